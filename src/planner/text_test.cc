@@ -109,6 +109,17 @@ TEST_CASE("what the search leaves out is said of long sequences and of mixtures 
     CHECK_MESSAGE(text.find("\n" + note + "\n") != std::string::npos, note);
 }
 
+TEST_CASE("what a plan loses stands before what it gains, the most first, small parts together") {
+  Candidate best = candidate("dp=8", 2, 800), other = candidate("tp=8", 3, 300);
+  best.seconds = {{"a", 1}, {"e", 1}};
+  other.seconds = {{"a", 1.5}, {"b", 0.04}, {"c", 0.03}, {"d", 1}, {"e", 0.43}};
+  CHECK(loss(best, other) ==
+        "+50.0 % (+1.00 s): d +1.00 s, a +500 ms, e -570 ms, the rest +70.0 ms");
+  other.seconds = {{"a", 1.5}, {"b", 0.004}, {"c", 0.003}, {"d", 1}, {"e", 0.493}};
+  CHECK(loss(best, other) == "+50.0 % (+1.00 s): d +1.00 s, a +500 ms, e -507 ms");
+  CHECK(loss(best, best) == "equal");
+}
+
 TEST_CASE("plans as JSON: the best apart from the next ones") {
   const Request request = asked();
   const Json json = to_json(request, four(), 3);
@@ -125,4 +136,11 @@ TEST_CASE("plans as JSON: the best apart from the next ones") {
   CHECK(at(others[1], "outside_profile") ==
         R"-(["dp 4 (measured 1 to 2)","hidden 64 (measured 128 to 256)"])-");
   CHECK(json.at("front", "plan").as_array("plan").size() == 4);
+  Request by_rules = request;
+  by_rules.method = Method::kPtdP;
+  Found long_ones = four();
+  long_ones.not_simulated = 3;
+  const Json other = to_json(by_rules, long_ones, 3);
+  CHECK(at(other, "planner") == "\"ptdp\"");
+  CHECK(at(other, "not_simulated") == "3");
 }

@@ -130,6 +130,31 @@ compiled in 1.00 ms, simulated in 2.00 ms (42 events)
   CHECK(of_text(request, p, "critical path", "compiled in") == "critical path:\n  the path\n");
 }
 
+TEST_CASE("ranks are told together where all of their memory is alike") {
+  const auto lines = [](const Prediction& p) {
+    return of_text(asked(), p, "  rank 0 ", "  rank 0 is");
+  };
+  const auto are_one = [&](const Prediction& p) {
+    return lines(p).find("  ranks 1-2 ") != std::string::npos;
+  };
+  Prediction alike = by_hand();
+  CHECK(are_one(alike));
+  alike.result.ranks[2].peak.time = Seconds(0.125);  // the later rank is fullest first
+  CHECK(lines(alike).find("  ranks 1-2                   800 MiB  at 125 ms to 500 ms: ") !=
+        std::string::npos);
+  Prediction peak = by_hand(), alive = by_hand(), held = by_hand();
+  peak.memory[2].peak = Bytes(801 * kMiB);
+  CHECK(!are_one(peak));
+  alive.memory[2].alive = Bytes(701 * kMiB);
+  CHECK(!are_one(alive));
+  held.result.ranks[2].peak.by_category[Category::kWeights] = Bytes(301 * kMiB);
+  CHECK(!are_one(held));
+  // The first of those that are as full.
+  Prediction full = by_hand();
+  full.memory[1].peak = full.memory[0].peak;
+  CHECK(to_text(asked(), full).find("  rank 0 is fullest ") != std::string::npos);
+}
+
 TEST_CASE("a prediction as JSON has means over ranks, what fits, and the words") {
   Prediction p = by_hand();
   p.suggestions = {"sp: 1.00 s"};
@@ -262,13 +287,31 @@ TEST_CASE("a row of what-if as JSON has its own figures, and its values as they 
   faster.request = request;
   faster.prediction = by_hand();
   faster.prediction->step = Seconds(1);
-  faster.prediction->exposed_comm = {{"tp", Seconds(0.125)}};
+  Prediction& own = *faster.prediction;
+  own.exposed_comm = {{"tp", Seconds(0.125)}};
+  own.error = 0.1;
+  own.tokens_per_s = 24690;
+  own.tflops_per_device = 0.2468;
+  own.mfu = 0.5;
+  own.hfu = 0.75;
+  own.bubble = 0.25;
+  own.memory[0].peak = Bytes(700 * kMiB);
+  own.memory_limit = Bytes(750 * kMiB);
+  own.outside = {"tp 2 (measured 1)"};
   const Json json = to_json(
       request, base, {{"gpus", {"2"}}, {"host_time", {"0.5"}}, {"schedule", {"1f1b"}}}, {faster});
   const Json row = json.at("rows", "json").as_array("rows").front();
   CHECK(row.at("values", "row").dump() == R"({"gpus":2,"host_time":0.5,"schedule":"1f1b"})");
   CHECK(row.at("speedup", "row").dump() == "2.0");
   CHECK(row.at("exposed_comm_s", "row").dump() == R"({"tp":0.125})");
+  const Json simulated = to_json(request, own), base_alone = to_json(request, base);
+  for (const char* key :
+       {"step_s", "step_error", "tokens_per_s", "tflops_per_gpu", "mfu", "hfu", "bubble",
+        "peak_bytes", "memory_limit_bytes", "memory_needed_bytes", "fits", "outside_profile"}) {
+    CAPTURE(std::string(key));
+    CHECK(simulated.at(key, "") != base_alone.at(key, ""));
+    CHECK(row.at(key, "row") == simulated.at(key, ""));
+  }
   CHECK(json.at("base", "json").at("exposed_comm_s", "base").dump() == R"({"dp":0.25,"tp":0.5})");
 }
 
@@ -279,7 +322,9 @@ TEST_CASE("a page has the figures, notes and shares of its runs") {
   full.devices = 16;
   full.memory[3].peak = Bytes(1100 * kMiB);
   full.outside = {"everything (no profile)"};
-  report::Page page = page_of({&request, &request, &request}, {&p, &full, &p});
+  Prediction shared = by_hand();
+  shared.sharing = 2;
+  report::Page page = page_of({&request, &request, &request}, {&p, &full, &shared});
   CHECK(page.title == "One training step of small on 8 or 16 x chip");
   CHECK(page.subtitle == "1.50 M parameters, box, global batch 16, sequence 64, bf16");
   Goodput goodput;
@@ -302,6 +347,7 @@ exposed comm.: 750 ms (that nothing hides, mean of the ranks)
 memory: 900 MiB (of 1.00 GiB, fullest rank)
 goodput: 50.00 % (a failure every 1 h 00 min, a checkpoint every 1 min 00 s)
 )");
+  CHECK(page.runs[2].figures.back().note == "of 1.00 GiB, all ranks");
   CHECK(page.runs[0].note == "");
   CHECK(page.runs[1].note ==
         "does not fit: needs 1.07 GiB of 1.00 GiB; outside of what was measured: everything (no "

@@ -68,6 +68,36 @@ TEST_CASE("a figure changes what it is about") {
   CHECK(batch.prediction->step.value > base);
 }
 
+TEST_CASE("a factor of a link is of all its rates, and of what stands for its latency") {
+  Request request = small("dp=2");
+  const auto rates = {&cluster::Link::bandwidth, &cluster::Link::bus_bandwidth,
+                      &cluster::Link::switch_bus_bandwidth, &cluster::Link::switch_port_bandwidth};
+  for (const auto rate : rates) request.cluster.links[0].*rate = cluster::BytesPerSecond(1e9);
+  request.cluster.links[0].hop_factor = 3;
+  const auto link = [&](const char* key) {
+    return changed(request, {{key, "0.5"}}).cluster.links[0];
+  };
+  for (const char* key : {"link_bandwidth", "link_bandwidth.inner"}) {
+    for (const auto rate : rates) CHECK((link(key).*rate).value == 0.5e9);
+    CHECK(link(key).hop_factor == 3);
+  }
+  CHECK(link("link_bandwidth.outer").bandwidth.value == 1e9);
+  CHECK(link("link_latency").latency == request.cluster.links[0].latency * 0.5);
+  CHECK(link("link_latency").hop_factor == 1.5);
+  CHECK(link("link_latency").bandwidth.value == 1e9);
+}
+
+TEST_CASE("sizes that are varied are rows of steps of their own") {
+  const Request request = small("dp=2,microbatches=2");
+  const std::vector<WhatIf> rows = rows_of(request, {"seq_len=32,64", "global_batch=16,32"});
+  REQUIRE(rows.size() == 4);
+  for (const WhatIf& row : rows) {
+    const Prediction alone = predict::predict(row.request);
+    CHECK(row.prediction->step == alone.step);
+    CHECK(row.prediction->needed() == alone.needed());
+  }
+}
+
 TEST_CASE("rows of one step hold what each by itself holds, with other memory too") {
   Request request = small("dp=2,pp=2,microbatches=4");
   request.cluster.stack.allocator = cluster::Allocator::kExpandable;
@@ -205,6 +235,9 @@ TEST_CASE("more combinations than a table has rows are refused") {
   const std::string latency = "link_latency" + values, bandwidth = "link_bandwidth" + values;
   CHECK(message_of(small("dp=2"), {latency.c_str(), bandwidth.c_str()}) ==
         "--vary: the values make more than 10000 combinations; give fewer");
+  const Variation hundred{"link_latency", std::vector<std::string>(100, "1")};
+  const Variation other{"link_bandwidth", hundred.values};
+  CHECK(findings(small("dp=2"), {hundred, other}).empty());
 }
 
 TEST_CASE("rows as JSON have simulate's keys, and the plan of the base and of what can be") {

@@ -72,6 +72,29 @@ def test_a_new_text_keeps_the_files_rights_and_a_link(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["held.json", "link.json"]
 
 
+def test_a_text_is_written_in_place_where_its_file_has_another_name_or_the_new_ones_place_is_taken(tmp_path):
+    held, hard, part = tmp_path / "held.json", tmp_path / "hard.json", tmp_path / "held.json.part"
+    held.write_text("old")
+    hard.hardlink_to(held)
+    assert call(*STEP, "--trace", held, stdout=subprocess.DEVNULL).returncode == 0
+    assert json.loads(hard.read_text())["traceEvents"]
+    hard.unlink()
+    part.write_text("another's")
+    assert call(*STEP, "--trace", held, stdout=subprocess.DEVNULL).returncode == 0
+    assert part.read_text() == "another's"
+
+
+def test_standard_error_that_is_a_file_keeps_what_was_written_before(tmp_path):
+    told = tmp_path / "told.txt"
+    with open(told, "w") as err:
+        err.write("before\n")
+        err.flush()
+        done = subprocess.run([BINARY, *STEP, "--trace", "/dev/stderr"], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=err)
+    assert done.returncode == 0
+    text = told.read_text()
+    assert text.startswith("before\n") and json.loads(text.removeprefix("before\n"))["traceEvents"]
+
+
 def test_a_named_pipe_is_opened_once(tmp_path):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)

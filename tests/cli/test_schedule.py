@@ -403,7 +403,7 @@ def test_a_file_has_the_options_of_its_steps_and_is_compared_at_its_size(tmp_pat
 @pytest.mark.parametrize("no_color", [False, True])
 def test_on_a_terminal_a_drawing_has_its_width_and_its_colours(no_color):
     leader, follower = pty.openpty()
-    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("4H", 24, 60, 0, 0))
+    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("4H", 24, 40, 0, 0))
     environment = {key: value for key, value in os.environ.items() if key != "NO_COLOR"} | ({"NO_COLOR": "1"} if no_color else {})
     line = [str(meshwright.BINARY), *"schedule 1f1b --stages 2 --microbatches 16".split()]
     done = subprocess.run(line, cwd=meshwright.ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=follower, timeout=60)
@@ -412,7 +412,7 @@ def test_on_a_terminal_a_drawing_has_its_width_and_its_colours(no_color):
     os.close(leader)
     assert done.returncode == 0 and ("\x1b[" in text) != no_color
     rows = [re.sub(r"\x1b\[[\d;]*m", "", row) for row in text.splitlines() if row.startswith("rank ")]
-    assert len(rows) == 2 and all(50 <= len(row) <= 60 for row in rows)
+    assert len(rows) == 2 and all(30 <= len(row) <= 40 for row in rows)
 
 
 def test_options_that_would_do_nothing_are_refused(tmp_path):

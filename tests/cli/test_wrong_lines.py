@@ -120,6 +120,7 @@ def test_wrong_words_come_with_what_else_is_wrong(line, findings):
         assert any(finding in one for one in told), (finding, told)
     options = [one.split(":")[0] for one in told if one.startswith("--") and ": is missing" in one]
     assert not options, told  # an option that is there is not missing
+    assert len(set(told)) == len(told)
 
 
 @pytest.mark.parametrize("line, findings", [
