@@ -82,27 +82,6 @@ ProductShape attention_shape(const ir::Graph& graph, const ir::Op& op) {
   return shape;
 }
 
-// The product, and the casts of what no product before it has cast: two bytes are read and one
-// written for each layout (on tensor cores that want the summed dimension innermost, forward and
-// backward products read a tensor in two), with a scale a tensor once more for its largest value.
-// A product's fixed costs take as long as in half precision, so its half of k grows with the rate.
-OpTime fp8_time(const cluster::Device& device, const OpWork& work, Fp8 fp8, OpTime time) {
-  const cluster::Attained& attained = device.attained;
-  const double peak = device.peak("fp8").value;
-  const double faster = peak / matrix_peak(device, DType::kBF16).value;
-  const double rate = peak * attained.fp8_fraction *
-                      product_efficiency(device, work.shape, attained.product_half_k * faster);
-  const double memory = device.memory_bandwidth.value * attained.memory_fraction;
-  const bool tensor = fp8 == Fp8::kTensor;
-  const double casts =
-      work.new_values * (tensor ? 4 : 2) + work.new_layouts * (tensor ? 1 : 1 + kBlockScale);
-  const double kernels = work.new_operands * (tensor ? 2 : 1);
-  time.host += Seconds(kernels * attained.host_op.value);
-  time.device += Seconds(std::max(work.flops / rate, (work.bytes - work.operand_values) / memory) +
-                         casts / memory + kernels * attained.launch.value);
-  return time;
-}
-
 // A mixture's op in several kernels; none: it is not one.
 struct RowWork {
   double bytes = 0, sums = 0, kernels = 0;
@@ -429,67 +408,118 @@ void find_casts(const ir::Graph& graph, std::vector<OpWork>& works,
 
 namespace {
 
+// Kernels one after the other, and what they take beside their launches.
+struct Kernels {
+  double count = 1, seconds = 0;
+};
+
+// The product, and the casts of what no product before it has cast: two bytes are read and one
+// written for each layout (on tensor cores that want the summed dimension innermost, forward and
+// backward products read a tensor in two), with a scale a tensor once more for its largest value.
+// A product's fixed costs take as long as in half precision, so its half of k grows with the rate.
+Kernels fp8_kernels(const cluster::Device& device, const OpWork& work, Fp8 fp8) {
+  const cluster::Attained& attained = device.attained;
+  const double peak = device.peak("fp8").value;
+  const double faster = peak / matrix_peak(device, DType::kBF16).value;
+  const double rate = peak * attained.fp8_fraction *
+                      product_efficiency(device, work.shape, attained.product_half_k * faster);
+  const double memory = device.memory_bandwidth.value * attained.memory_fraction;
+  const bool tensor = fp8 == Fp8::kTensor;
+  const double casts =
+      work.new_values * (tensor ? 4 : 2) + work.new_layouts * (tensor ? 1 : 1 + kBlockScale);
+  const double product = std::max(work.flops / rate, (work.bytes - work.operand_values) / memory);
+  return {1 + work.new_operands * (tensor ? 2 : 1), product + casts / memory};
+}
+
+// As `profile` has measured the kernel; 0: it has not.
+double measured_seconds(const cluster::Device& device, const OpWork& work) {
+  const double rate = kernel_rate(device, work.op);
+  if (rate <= 0) return 0;
+  double amount = work.matrix_product ? work.flops : work.bytes;
+  const double k = static_cast<double>(work.shape.k);
+  if (work.op == OpKind::kDot) amount *= (k + device.attained.product_half_k) / k;
+  return amount / rate;
+}
+
+Kernels row_kernels(const cluster::Device& device, const OpWork& work, const RowWork& rows) {
+  const double f32 = device.peak("f32").value;
+  const double sums = f32 > 0 ? rows.sums * kFlopsASum / f32 : 0;
+  return {rows.kernels, sums + memory_time(device, rows.bytes, work.bytes)};
+}
+
+// FLOP/s in one kernel.
+double arithmetic_rate(const cluster::Device& device, const OpWork& work, bool tf32) {
+  if (!work.matrix_product) return device.peak("f32").value;
+  const cluster::Attained& attained = device.attained;
+  const double peak = matrix_peak(device, work.dtype, tf32).value;
+  switch (work.kind) {
+    case OpWork::Kind::kProduct: return peak * product_efficiency(device, work.shape);
+    case OpWork::Kind::kLogits:
+      return peak * product_efficiency(device, work.shape) * attained.logits_fraction;
+    case OpWork::Kind::kAttention:
+      return peak * attained.matrix_fraction * attention_efficiency(attained, work);
+    default: return peak * attained.matrix_fraction;
+  }
+}
+
+// Bytes that a kernel moves, over those counted.
+double traffic(const cluster::Attained& attained, const OpWork& work) {
+  switch (work.kind) {
+    case OpWork::Kind::kLoss: return attained.loss_traffic;
+    case OpWork::Kind::kUpdate: return attained.update_traffic;
+    case OpWork::Kind::kGradientCopy: return attained.gradient_copy_traffic;
+    default: break;
+  }
+  const bool activates =
+      work.op == OpKind::kGelu || work.op == OpKind::kBiasGelu || work.op == OpKind::kGeluGrad;
+  return activates ? attained.activation_traffic : 1;
+}
+
+// Arithmetic or bytes, whichever takes longer, in a kernel that streams through its tensors or in
+// the several that an engine without fusion has.
+Kernels streaming_kernels(const cluster::Device& device, const OpWork& work, bool eager,
+                          bool tf32) {
+  Kernels kernels;
+  double bytes = work.bytes;
+  for (const Unfused& unfused : kUnfused) {
+    if (!eager || unfused.kind != work.op) continue;
+    bytes *= unfused.bytes;
+    kernels.count = unfused.kernels;
+  }
+  bytes *= traffic(device.attained, work);
+  const double rate = arithmetic_rate(device, work, tf32);
+  kernels.seconds =
+      std::max(rate > 0 ? work.flops / rate : 0, memory_time(device, bytes, work.bytes));
+  return kernels;
+}
+
+Kernels kernels_of(const cluster::Device& device, const OpWork& work, bool tf32) {
+  const cluster::Attained& attained = device.attained;
+  if (work.kind == OpWork::Kind::kNothing) return {};
+  if (const double seconds = measured_seconds(device, work); seconds > 0) return {1, seconds};
+  const bool eager = !attained.fused_elementwise && work.kind == OpWork::Kind::kStream;
+  if (const RowWork rows = row_work(work); eager && rows.kernels > 0)
+    return row_kernels(device, work, rows);
+  if (work.kind == OpWork::Kind::kAttention && !attained.fused_attention &&
+      work.shape.n <= kUnfusedKeys) {
+    const UnfusedTime unfused =
+        unfused_attention(device, work, matrix_peak(device, work.dtype, tf32).value);
+    return {unfused.kernels, unfused.seconds};
+  }
+  return streaming_kernels(device, work, eager, tf32);
+}
+
 // Without the kernel that adds its result to a sum.
 OpTime own_time(const cluster::Device& device, const OpWork& work, bool tf32, Fp8 fp8) {
-  const cluster::Attained& attained = device.attained;
   OpTime time;
   if (work.kind == OpWork::Kind::kFused) return time;
-  time.host = attained.host_op;
-  time.device = attained.launch;
   time.flops = Flops(work.flops);
   time.matrix_product = work.matrix_product;
-  if (work.kind == OpWork::Kind::kNothing) return time;
-  if (const double measured = kernel_rate(device, work.op); measured > 0) {
-    double amount = work.matrix_product ? work.flops : work.bytes;
-    const double k = static_cast<double>(work.shape.k);
-    if (work.op == OpKind::kDot) amount *= (k + attained.product_half_k) / k;
-    time.device += Seconds(amount / measured);
-    return time;
-  }
-  if (fp8 != Fp8::kOff && work.kind == OpWork::Kind::kProduct && work.narrows)
-    return fp8_time(device, work, fp8, time);
-  double bytes = work.bytes;
-  if (!attained.fused_elementwise && work.kind == OpWork::Kind::kStream) {
-    if (const RowWork rows = row_work(work); rows.kernels > 0) {
-      const double f32 = device.peak("f32").value;
-      const double sums = f32 > 0 ? rows.sums * kFlopsASum / f32 : 0;
-      time.host = Seconds(rows.kernels * attained.host_op.value);
-      time.device = Seconds(rows.kernels * attained.launch.value + sums +
-                            memory_time(device, rows.bytes, work.bytes));
-      return time;
-    }
-    for (const Unfused& unfused : kUnfused) {
-      if (unfused.kind != work.op) continue;
-      bytes *= unfused.bytes;
-      time.host = Seconds(unfused.kernels * attained.host_op.value);
-      time.device = Seconds(unfused.kernels * attained.launch.value);
-    }
-  }
-  double rate = device.peak("f32").value;
-  if (work.matrix_product) {
-    const double peak = matrix_peak(device, work.dtype, tf32).value;
-    rate = peak * attained.matrix_fraction;
-    const bool logits = work.kind == OpWork::Kind::kLogits;
-    if (logits || work.kind == OpWork::Kind::kProduct)
-      rate =
-          peak * product_efficiency(device, work.shape) * (logits ? attained.logits_fraction : 1);
-    if (work.kind == OpWork::Kind::kAttention && !attained.fused_attention &&
-        work.shape.n <= kUnfusedKeys) {
-      const UnfusedTime unfused = unfused_attention(device, work, peak);
-      time.host = Seconds(unfused.kernels * attained.host_op.value);
-      time.device = Seconds(unfused.kernels * attained.launch.value + unfused.seconds);
-      return time;
-    }
-    if (work.kind == OpWork::Kind::kAttention) rate *= attention_efficiency(attained, work);
-  }
-  if (work.op == OpKind::kGelu || work.op == OpKind::kBiasGelu || work.op == OpKind::kGeluGrad)
-    bytes *= attained.activation_traffic;
-  if (work.kind == OpWork::Kind::kLoss) bytes *= attained.loss_traffic;
-  if (work.kind == OpWork::Kind::kUpdate) bytes *= attained.update_traffic;
-  if (work.kind == OpWork::Kind::kGradientCopy) bytes *= attained.gradient_copy_traffic;
-  const double arithmetic = rate > 0 ? work.flops / rate : 0;
-  const double memory = memory_time(device, bytes, work.bytes);
-  time.device += Seconds(std::max(arithmetic, memory));
+  const bool narrow = fp8 != Fp8::kOff && work.kind == OpWork::Kind::kProduct && work.narrows &&
+                      kernel_rate(device, work.op) <= 0;
+  const Kernels kernels = narrow ? fp8_kernels(device, work, fp8) : kernels_of(device, work, tf32);
+  time.host = Seconds(kernels.count * device.attained.host_op.value);
+  time.device = Seconds(kernels.count * device.attained.launch.value + kernels.seconds);
   return time;
 }
 
