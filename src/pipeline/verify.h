@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "pipeline/accumulation.h"
+#include "pipeline/buffer_lives.h"
 #include "pipeline/fragment_info.h"
 #include "pipeline/verifier.h"
 
@@ -40,6 +41,28 @@ inline bool is_work(ActionKind kind) {
 // "pipeline rank 2, command 17 (call 'F stage 1', 1F7)"; of a message also the channel, its number
 // and the peer.
 std::string place_text(const Program& program, int32_t rank, size_t command);
+
+// A check that goes through the commands of every rank; its findings say where it is.
+class CommandChecker {
+ protected:
+  CommandChecker(const Checked& checked, Diagnostics& out)
+      : checked_(checked), program_(checked.program), out_(out) {}
+
+  const Buffer& buffer(BufferId id) const { return checked_.rank(rank_).buffers[id.index()]; }
+  // The buffer whose storage a view lies in.
+  BufferId root(BufferId id) const { return root_buffer(checked_.rank(rank_), id); }
+  template <typename... Args>
+  void add(fmt::format_string<Args...> format, Args&&... args) {
+    out_.add("{} {}", place_text(program_, rank_, command_),
+             fmt::format(format, std::forward<Args>(args)...));
+  }
+
+  const Checked& checked_;
+  const Program& program_;
+  Diagnostics& out_;
+  int32_t rank_ = 0;
+  size_t command_ = 0;
+};
 
 // Ids, counts and sizes that all other checks rely on.
 void check_structure(const Program& program, Diagnostics& out);

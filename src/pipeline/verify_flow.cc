@@ -69,10 +69,9 @@ struct PendingRead {
   BufferId buffer;
 };
 
-class FlowChecker {
+class FlowChecker : CommandChecker {
  public:
-  FlowChecker(const Checked& checked, Diagnostics& out)
-      : checked_(checked), program_(checked.program), out_(out) {}
+  FlowChecker(const Checked& checked, Diagnostics& out) : CommandChecker(checked, out) {}
 
   void run() {
     for (size_t f = 0; f < program_.fragments.size(); ++f) {
@@ -114,16 +113,6 @@ class FlowChecker {
           rank.buffers[b].name(), to_string(current_[b]), to_string(normalized_[b]));
     }
   }
-
-  const Buffer& buffer(BufferId id) const { return checked_.rank(rank_).buffers[id.index()]; }
-  template <typename... Args>
-  void add(fmt::format_string<Args...> format, Args&&... args) {
-    out_.add("{} {}", place_text(program_, rank_, command_),
-             fmt::format(format, std::forward<Args>(args)...));
-  }
-
-  // The buffer whose storage a view lies in.
-  BufferId root(BufferId id) const { return root_buffer(checked_.rank(rank_), id); }
 
   void check_buffer(const Buffer& b, size_t id) {
     const auto add_buffer = [&](const std::string& what) {
@@ -459,11 +448,6 @@ class FlowChecker {
     current_[id.index()] = cleared ? normalized_[id.index()] : std::move(made);
   }
 
-  const Checked& checked_;
-  const Program& program_;
-  Diagnostics& out_;
-  int32_t rank_ = 0;
-  size_t command_ = 0;
   std::vector<std::vector<sharding::Sharding>> wanted_;   // [fragment][port]
   std::vector<sharding::Sharding> normalized_, current_;  // [buffer]
   std::vector<std::optional<Written>> written_;           // [buffer]

@@ -56,10 +56,10 @@ class Ledger {
   std::map<int64_t, Cell> cells_;
 };
 
-class GradientChecker {
+class GradientChecker : CommandChecker {
  public:
   GradientChecker(const Checked& checked, Diagnostics& out)
-      : checked_(checked), program_(checked.program), out_(out), holder_sums_(checked) {
+      : CommandChecker(checked, out), holder_sums_(checked) {
     for (const RankProgram& rank : program_.ranks) {
       for (const Command& command : rank.commands)
         slices_ = std::max(slices_, command.action.slice + 1);
@@ -89,7 +89,6 @@ class GradientChecker {
     int64_t offset = 0;  // elements
   };
 
-  const Buffer& buffer(BufferId id) const { return checked_.rank(rank_).buffers[id.index()]; }
   Target target(BufferId id) const {
     Target at{id, 0};
     const int64_t element = std::max<int64_t>(1, dtype_size(buffer(id).type().dtype));
@@ -107,12 +106,6 @@ class GradientChecker {
           static_cast<size_t>(program_.microbatches * slices_));
     }
     return it->second;
-  }
-
-  template <typename... Args>
-  void add(fmt::format_string<Args...> format, Args&&... args) {
-    out_.add("{} {}", place_text(program_, rank_, command_),
-             fmt::format(format, std::forward<Args>(args)...));
   }
 
   void run_rank(int32_t r) {
@@ -459,13 +452,8 @@ class GradientChecker {
     }
   }
 
-  const Checked& checked_;
-  const Program& program_;
-  Diagnostics& out_;
   HolderSums holder_sums_;
-  int32_t slices_ = 1;  // of a sequence
-  int32_t rank_ = 0;
-  size_t command_ = 0;
+  int32_t slices_ = 1;                                  // of a sequence
   std::map<BufferId, Ledger> ledgers_;                  // [root]
   std::set<BufferId> taken_;                            // gradients, roots
   std::map<BufferId, size_t> cleared_;                  // gradients, roots; the command

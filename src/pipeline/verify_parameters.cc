@@ -14,10 +14,10 @@
 namespace mw::pipeline {
 namespace {
 
-class ParameterChecker {
+class ParameterChecker : CommandChecker {
  public:
   ParameterChecker(const Checked& checked, Diagnostics& out)
-      : checked_(checked), program_(checked.program), out_(out), holder_sums_(checked) {
+      : CommandChecker(checked, out), holder_sums_(checked) {
     if (checked.options.module != nullptr) parameters_ = checked.options.module->parameters();
   }
 
@@ -27,15 +27,6 @@ class ParameterChecker {
   }
 
  private:
-  const Buffer& buffer(BufferId id) const { return checked_.rank(rank_).buffers[id.index()]; }
-  BufferId root(BufferId id) const { return root_buffer(checked_.rank(rank_), id); }
-
-  template <typename... Args>
-  void add(fmt::format_string<Args...> format, Args&&... args) {
-    out_.add("{} {}", place_text(program_, rank_, command_),
-             fmt::format(format, std::forward<Args>(args)...));
-  }
-
   void run_rank(int32_t r) {
     rank_ = r;
     parts_.clear();
@@ -171,13 +162,8 @@ class ParameterChecker {
     }
   }
 
-  const Checked& checked_;
-  const Program& program_;
-  Diagnostics& out_;
   HolderSums holder_sums_;
   std::vector<StateId> parameters_;  // of the module, if there is one
-  int32_t rank_ = 0;
-  size_t command_ = 0;
   // [flat state] elements that are read or added to as one value, by the first command and op.
   std::map<BufferId, std::map<ElementRange, std::pair<size_t, int32_t>>> parts_;
   std::set<int32_t> updated_;
