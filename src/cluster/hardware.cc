@@ -225,26 +225,28 @@ std::string no_profile(FileSystem& fs, const std::string& where, const std::stri
                      otherwise);
 }
 
-// Of a name: the first of the folders' profiles/NAME.toml. `where` is told in errors.
-std::string named_profile(FileSystem& fs, const std::string& where, const std::string& name,
-                          const std::vector<std::string>& folders,
-                          const char* otherwise = "or none") {
+std::vector<std::string> profile_folders(const std::vector<std::string>& folders) {
+  std::vector<std::string> inside;
+  for (const std::string& folder : folders) inside.push_back(join_path(folder, "profiles"));
+  return inside;
+}
+
+// Of a name: the first of the folders' profiles/NAME.toml; "": there is none.
+std::string existing_profile(FileSystem& fs, const std::string& name,
+                             const std::vector<std::string>& folders) {
   if (ends_with(name, ".toml")) return name;
-  std::vector<std::string> searched;
-  for (const std::string& folder : folders) searched.push_back(join_path(folder, "profiles"));
-  for (const std::string& folder : searched) {
+  for (const std::string& folder : profile_folders(folders)) {
     const std::string file = join_path(folder, name + ".toml");
     if (fs.exists(file)) return file;
   }
-  throw Error({no_profile(fs, where, name, searched, otherwise)});
+  return "";
 }
 
 // Those of the cluster's device, by name, of a name the first; what cannot be read is left out.
 std::map<std::string, Profile> profiles_of_device(FileSystem& fs, const Cluster& cluster,
                                                   const std::vector<std::string>& folders) {
   std::map<std::string, Profile> found;
-  for (const std::string& folder : folders) {
-    const std::string profiles = join_path(folder, "profiles");
+  for (const std::string& profiles : profile_folders(folders)) {
     for (const std::string& name : names_in(fs, {profiles})) {
       const std::string file = join_path(profiles, name + ".toml");
       try {
@@ -278,14 +280,11 @@ std::string profile_of_software(FileSystem& fs, const Cluster& cluster,
 // elsewhere has none beside it. What is asked for may be the software's name, as results tell it.
 std::string profile_file(FileSystem& fs, const Cluster& cluster, bool asked,
                          const std::vector<std::string>& folders) {
-  if (asked && !ends_with(cluster.profile, ".toml")) {
-    const bool is_file = std::any_of(folders.begin(), folders.end(), [&](const auto& folder) {
-      return fs.exists(join_path(folder, "profiles/" + cluster.profile + ".toml"));
-    });
-    const std::string file = is_file ? "" : profile_of_software(fs, cluster, folders);
-    if (!file.empty()) return file;
-  }
-  return named_profile(fs, asked ? "--profile" : cluster.file, cluster.profile, folders);
+  std::string file = existing_profile(fs, cluster.profile, folders);
+  if (file.empty() && asked) file = profile_of_software(fs, cluster, folders);
+  if (!file.empty()) return file;
+  throw Error({no_profile(fs, asked ? "--profile" : cluster.file, cluster.profile,
+                          profile_folders(folders))});
 }
 
 }  // namespace
@@ -360,7 +359,10 @@ Cluster parse_cluster(std::string_view text, const std::string& file) {
 
 std::string find_profile(FileSystem& fs, const std::string& name,
                          const std::vector<std::string>& folders) {
-  return named_profile(fs, "--profile", name, folders, "or give a file, x.toml");
+  const std::string file = existing_profile(fs, name, folders);
+  if (!file.empty()) return file;
+  throw Error(
+      {no_profile(fs, "--profile", name, profile_folders(folders), "or give a file, x.toml")});
 }
 
 Cluster load_cluster(FileSystem& fs, const std::string& name,
@@ -381,10 +383,9 @@ Cluster load_cluster(FileSystem& fs, const std::string& name,
     }
     const std::string file = profile_file(fs, cluster, !named.name.empty(), beside);
     const Profile read = parse_profile(fs.read_file(file), file);
-    if (read.device != cluster.device.name) {
+    if (const std::string finding = device_finding(read, cluster); !finding.empty()) {
       const std::vector<std::string> names = profile_names(fs, cluster, beside);
-      throw_error("{}: is of {}, but {} has {}; of that are {}", read.file, read.device,
-                  cluster.file, cluster.device.name, names.empty() ? "none" : join(names, ", "));
+      throw_error("{}; of that are {}", finding, names.empty() ? "none" : join(names, ", "));
     }
     apply(read, cluster);
     if (!named.version.empty()) apply_version(read, named.version, cluster);
@@ -400,8 +401,7 @@ Cluster load_cluster(FileSystem& fs, const std::string& name,
   diagnostics.add("--cluster: there is no cluster '{}'{}; known are {}; or give a file, x.toml",
                   clipped(name), did_you_mean(name, names),
                   names.empty() ? "none" : join(names, ", "));
-  std::vector<std::string> beside;
-  for (const std::string& folder : folders) beside.push_back(join_path(folder, "profiles"));
+  const std::vector<std::string> beside = profile_folders(folders);
   const std::vector<std::string> profiles = names_in(fs, beside);
   if (!named.name.empty() && named.name != "none" && !ends_with(named.name, ".toml") &&
       std::find(profiles.begin(), profiles.end(), named.name) == profiles.end())

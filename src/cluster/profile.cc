@@ -310,11 +310,15 @@ std::vector<Profile> read_profiles(FileSystem& fs, const std::string& folder) {
   return profiles;
 }
 
+std::string device_finding(const Profile& profile, const Cluster& cluster) {
+  if (profile.device == cluster.device.name) return "";
+  return fmt::format("{}: is of {}, but {} has {}", profile.file, profile.device, cluster.file,
+                     cluster.device.name);
+}
+
 void apply(const Profile& profile, Cluster& cluster) {
-  if (profile.device != cluster.device.name) {
-    throw_error("{}: is of {}, but {} has {}", profile.file, profile.device, cluster.file,
-                cluster.device.name);
-  }
+  if (const std::string finding = device_finding(profile, cluster); !finding.empty())
+    throw Error({finding});
   take(profile, false, cluster);
   cluster.stack.name = profile.software;
   const Stack& stack = profile.stack;

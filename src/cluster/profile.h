@@ -81,7 +81,9 @@ std::string to_toml(const Profile& profile);
 // All *.toml of a folder; none if it is not there.
 std::vector<Profile> read_profiles(FileSystem& fs, const std::string& folder);
 
-// Throws Error where the profile is of another device.
+// What a profile of another device than the cluster's is told; "": it is of the cluster's.
+std::string device_finding(const Profile& profile, const Cluster& cluster);
+// Throws Error where there is such a finding.
 void apply(const Profile& profile, Cluster& cluster);
 // After its profile.
 void apply_version(const ProfileSettings& version, Cluster& cluster);

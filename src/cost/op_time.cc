@@ -431,7 +431,7 @@ Kernels fp8_kernels(const cluster::Device& device, const OpWork& work, Fp8 fp8) 
   return {1 + work.new_operands * (tensor ? 2 : 1), product + casts / memory};
 }
 
-// As `profile` has measured the kernel; 0: it has not.
+// As `meshwright profile` has measured the kernel; 0: it has not.
 double measured_seconds(const cluster::Device& device, const OpWork& work) {
   const double rate = kernel_rate(device, work.op);
   if (rate <= 0) return 0;
@@ -493,10 +493,12 @@ Kernels streaming_kernels(const cluster::Device& device, const OpWork& work, boo
   return kernels;
 }
 
-Kernels kernels_of(const cluster::Device& device, const OpWork& work, bool tf32) {
+Kernels kernels_of(const cluster::Device& device, const OpWork& work, bool tf32, Fp8 fp8) {
   const cluster::Attained& attained = device.attained;
   if (work.kind == OpWork::Kind::kNothing) return {};
   if (const double seconds = measured_seconds(device, work); seconds > 0) return {1, seconds};
+  if (fp8 != Fp8::kOff && work.kind == OpWork::Kind::kProduct && work.narrows)
+    return fp8_kernels(device, work, fp8);
   const bool eager = !attained.fused_elementwise && work.kind == OpWork::Kind::kStream;
   if (const RowWork rows = row_work(work); eager && rows.kernels > 0)
     return row_kernels(device, work, rows);
@@ -515,9 +517,7 @@ OpTime own_time(const cluster::Device& device, const OpWork& work, bool tf32, Fp
   if (work.kind == OpWork::Kind::kFused) return time;
   time.flops = Flops(work.flops);
   time.matrix_product = work.matrix_product;
-  const bool narrow = fp8 != Fp8::kOff && work.kind == OpWork::Kind::kProduct && work.narrows &&
-                      kernel_rate(device, work.op) <= 0;
-  const Kernels kernels = narrow ? fp8_kernels(device, work, fp8) : kernels_of(device, work, tf32);
+  const Kernels kernels = kernels_of(device, work, tf32, fp8);
   time.host = Seconds(kernels.count * device.attained.host_op.value);
   time.device = Seconds(kernels.count * device.attained.launch.value + kernels.seconds);
   return time;

@@ -82,26 +82,16 @@ class FigureMaker {
   }
   void reach(int64_t end) { figures_.arena_peak = std::max(figures_.arena_peak, Bytes(end)); }
 
-  // The command at which most bytes of the step arena are alive, the first of equals.
+  // The command at which most bytes are alive, the first of equals.
   void find_peak() {
-    const size_t commands = rank_.commands.size();
     const std::vector<BufferUse> uses = buffer_uses(rank_);
-    const auto in_arena = [&](size_t b) {
-      return rank_.buffers[b].storage.kind == Storage::Kind::kArena && uses[b].first >= 0;
-    };
-    std::vector<int64_t> change(commands + 1, 0);
-    for (size_t b = 0; b < rank_.buffers.size(); ++b) {
-      if (!in_arena(b)) continue;
-      change[static_cast<size_t>(uses[b].first)] += rank_.buffers[b].bytes().value;
-      change[static_cast<size_t>(uses[b].last) + 1] -= rank_.buffers[b].bytes().value;
-    }
-    int64_t alive = 0, most = -1, workspace = 0;
+    const std::vector<int64_t> alive = alive_bytes(program_, static_cast<size_t>(r_), uses);
+    int64_t most = -1, workspace = 0;
     size_t at = 0;
-    for (size_t c = 0; c < commands; ++c) {
-      alive += change[c];
+    for (size_t c = 0; c < alive.size(); ++c) {
       const int64_t inside = workspace_of(rank_.commands[c]);
-      if (alive + inside <= most) continue;
-      most = alive + inside;
+      if (alive[c] + inside <= most) continue;
+      most = alive[c] + inside;
       workspace = inside;
       at = c;
     }
@@ -109,7 +99,8 @@ class FigureMaker {
     if (workspace > 0) by_category[Category::kWorkspace] += Bytes(workspace);
     for (size_t b = 0; b < rank_.buffers.size(); ++b) {
       const Buffer& buffer = rank_.buffers[b];
-      const bool alive_then = in_arena(b) && static_cast<size_t>(uses[b].first) <= at &&
+      const bool alive_then = buffer.storage.kind == Storage::Kind::kArena && uses[b].first >= 0 &&
+                              static_cast<size_t>(uses[b].first) <= at &&
                               at <= static_cast<size_t>(uses[b].last);
       if (buffer.storage.kind == Storage::Kind::kState || alive_then)
         by_category[buffer.category] += buffer.bytes();

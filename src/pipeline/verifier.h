@@ -43,12 +43,15 @@ struct VerifyOptions {
 //  channels: every receive has its publish, same type, in the same order, slots suffice;
 //  deadlock: runs all pipeline ranks' commands abstractly until all end or none can move;
 //  gradients: at the update every accumulator holds every microbatch exactly once and its partial
-//  axes are reduced once; parameters: what fragments take for one is one for the optimizer; norm:
-//  it counts every gradient that is taken, once on all pipeline ranks; step: adamw is told the
-//  learning rate and the step, all steps are of one optimizer, and norm and loss are what is
-//  reported as such; memory: two buffers share bytes only if one's last use precedes the other's
-//  definition; peak within the limit; validation: commands that a rank may repeat leave no trace,
-//  and all ranks find out together, from the sums and losses of all, whether they do.
+//  axes are reduced once;
+//  parameters: what fragments take for one is one for the optimizer, and every one is updated;
+//  norm: it counts every gradient that is taken, once on all pipeline ranks;
+//  step: adamw is told the learning rate and the step, all steps are of one optimizer, and norm and
+//  loss are what is reported as such;
+//  memory: two buffers share bytes only if one's last use precedes the other's definition; peak
+//  within the limit;
+//  validation: commands that a rank may repeat leave no trace, and all ranks find out together,
+//  from the sums and losses of all, whether they do.
 Verification verify(const Program& program, const VerifyOptions& options = {});
 
 // Post-validation: what a training step keeps of every step of adamw that it makes too early, and
