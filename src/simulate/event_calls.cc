@@ -15,8 +15,7 @@ void EventLoop::call_timed(int32_t r, const FlatCall& flat, const TimedFragment&
   const double begin = state.now;
   take(r, fragment.time, fragment.links, fragment.taken);
   if (logs_calls()) {
-    logs_[static_cast<size_t>(r)].calls.push_back(
-        {static_cast<int32_t>(state.next), flat.timed, begin, state.now, -1});
+    logs_[static_cast<size_t>(r)].calls.push_back({state.next, flat.timed, begin, state.now, -1});
   }
   see_writes(r, flat, fragment, fragment.spans, begin);
 }
@@ -52,7 +51,7 @@ void EventLoop::see_writes(int32_t r, const FlatCall& flat, const TimedFragment&
   RankState& state = states_[static_cast<size_t>(r)];
   if (state.state_ready.empty()) return;
   const FlatRank& rank = in_.flat.ranks[static_cast<size_t>(r)];
-  const bool early = in_.last_early == nullptr || is_early(r, static_cast<int32_t>(state.next));
+  const bool early = in_.last_early == nullptr || is_early(r, state.next);
   for (size_t u = 0; u < fragment.cost.state_uses.size(); ++u) {
     const int32_t write = fragment.cost.state_uses[u].last_write;
     if (write < 0) continue;
@@ -66,20 +65,18 @@ void EventLoop::see_writes(int32_t r, const FlatCall& flat, const TimedFragment&
 // pipeline::timeline has it.
 bool EventLoop::call_first(int32_t r, const FlatCall& flat, const TimedFragment& fragment) {
   RankState& state = states_[static_cast<size_t>(r)];
-  const FlatRank& rank = in_.flat.ranks[static_cast<size_t>(r)];
-  int32_t last = -1;  // of the messages for the second, the one that comes last
-  for (auto c = state.next + 1; c < static_cast<size_t>(flat.paired); ++c) {
-    if (rank.commands[c].kind != pipeline::Command::Kind::kReceive) continue;
-    const int32_t number = rank.commands[c].index;
-    state.message = number;
-    const double arrival = messages_[static_cast<size_t>(number)].arrival;
-    if (arrival == kNever) return false;
-    if (last < 0 || arrival > messages_[static_cast<size_t>(last)].arrival) last = number;
+  int32_t last = -1;  // slot, of the messages for the second, the one that comes last
+  for (int32_t c = state.next + 1; c < flat.paired; ++c) {
+    const FlatCommand& command = state.commands[static_cast<size_t>(c)];
+    if (command.kind != pipeline::Command::Kind::kReceive) continue;
+    const SlotState& slot = slots_[static_cast<size_t>(command.index)];
+    state.slot = command.index;
+    if (!slot.filled) return false;
+    if (last < 0 || slot.arrival > slots_[static_cast<size_t>(last)].arrival) last = command.index;
   }
   if (last >= 0) {
-    const MessageRecord& message = messages_[static_cast<size_t>(last)];
-    wait(r, WaitReason::kReceive, message.arrival, channel_of(message).from, message.command,
-         message.begin);
+    const SlotState& slot = slots_[static_cast<size_t>(last)];
+    wait(r, WaitReason::kReceive, slot.arrival, channel_of(slot).from, slot.command, slot.begin);
   }
   const TimedPair& pair = in_.pairs[static_cast<size_t>(flat.pair)];
   if (state.now < state.gather_end)
@@ -92,9 +89,8 @@ bool EventLoop::call_first(int32_t r, const FlatCall& flat, const TimedFragment&
     const double alone = fragment.time.duration;
     const double both = alone + in_.fragments[static_cast<size_t>((&flat)[1].timed)].time.duration;
     const double split = state.pair_begin + (state.now - state.pair_begin) * alone / both;
-    logs_[static_cast<size_t>(r)].calls.push_back({static_cast<int32_t>(state.next), flat.timed,
-                                                   state.pair_begin, split, -1, flat.pair, 0,
-                                                   state.pair_begin});
+    logs_[static_cast<size_t>(r)].calls.push_back(
+        {state.next, flat.timed, state.pair_begin, split, -1, flat.pair, 0, state.pair_begin});
   }
   see_writes(r, flat, fragment, pair.spans[0], state.pair_begin);
   return true;
@@ -108,8 +104,8 @@ void EventLoop::call_second(int32_t r, const FlatCall& flat, const TimedFragment
   if (logs_calls()) {
     std::vector<CallRecord>& calls = logs_[static_cast<size_t>(r)].calls;
     const double end = state.pair_begin + pair.time.duration;
-    calls.push_back({static_cast<int32_t>(state.next), flat.timed, calls.back().end,
-                     std::max(calls.back().end, end), -1, state.pair, 1, state.pair_begin});
+    calls.push_back({state.next, flat.timed, calls.back().end, std::max(calls.back().end, end), -1,
+                     state.pair, 1, state.pair_begin});
   }
   see_writes(r, flat, fragment, pair.spans[1], state.pair_begin);
   state.pair = -1;

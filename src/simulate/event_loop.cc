@@ -35,11 +35,12 @@ EventLoop::EventLoop(const LoopInput& input)
       sums_(input.flat.ranks.size()),
       logs_(input.flat.ranks.size()),
       cross_(input.cross_groups.size()) {
-  messages_.reserve(in_.flat.channel_of.size());
-  for (const int32_t channel : in_.flat.channel_of)
-    messages_.push_back({kNever, kNever, kNever, -1, -1, channel});
-  for (const FlatChannel& channel : in_.flat.channels)
+  for (const int32_t channel : in_.flat.channel_of) slots_.emplace_back().channel = channel;
+  for (const FlatChannel& channel : in_.flat.channels) {
     on_link_.push_back(static_cast<double>(channel.sent) / bandwidths_[channel.level]);
+    ways_.push_back(links_.add_way(channel.from, channel.to, channel.level));
+  }
+  if (logs_calls()) messages_.resize(in_.flat.channels.size());
   for (size_t r = 0; r < states_.size(); ++r) {
     RankSums& sums = sums_[r];
     sums.comm.assign(in_.labels, 0);
@@ -48,6 +49,8 @@ EventLoop::EventLoop(const LoopInput& input)
     sums.collectives.assign(in_.labels, 0);
     RankState& state = states_[r];
     const FlatRank& rank = in_.flat.ranks[r];
+    state.commands = rank.commands;
+    state.fullest = rank.fullest.command;
     logs_[r].waits.reserve(rank.may_wait);
     if (logs_calls()) begin_memory(rank.memory, state, logs_[r]);
     if (in_.options.overlap.grad_reduce)
@@ -68,29 +71,44 @@ void EventLoop::run() {
     const Event event = queue_.pop();
     if (!event.ends) {
       ++events_;
-      const FlatChannel& channel = channel_of(messages_[static_cast<size_t>(event.index)]);
-      links_.start(event.time, event.index, channel.from, channel.to, channel.level,
-                   static_cast<double>(channel.sent));
+      const SlotState& slot = slots_[static_cast<size_t>(event.index)];
+      links_.start(event.time, event.index, ways_[static_cast<size_t>(slot.channel)],
+                   static_cast<double>(channel_of(slot).sent));
       continue;
     }
     double arrival = 0;
-    const int32_t number = links_.finish(event, arrival);
-    if (number == Links::kNone) continue;
+    const int32_t slot = links_.finish(event, arrival);
+    if (slot == Links::kNone) continue;
     ++events_;
-    MessageRecord& message = messages_[static_cast<size_t>(number)];
-    message.arrival = arrival;
-    const FlatChannel& channel = channel_of(message);
-    const RankState& receiver = states_[static_cast<size_t>(channel.to)];
-    if (receiver.blocked && receiver.message == number) wake(channel.to);
-    const RankState& sender = states_[static_cast<size_t>(channel.from)];
-    if (sender.sending && sender.message == number) wake(channel.from);
+    arrive(slot, arrival);
   }
   for (size_t r = 0; r < states_.size(); ++r) {
-    MW_CHECK(states_[r].next == in_.flat.ranks[r].commands.size(),
+    MW_CHECK(static_cast<size_t>(states_[r].next) == states_[r].commands.size(),
              "pipeline rank {} never gets beyond command {} of '{}'", r, states_[r].next,
              in_.program.name);
     sums_[r].end = states_[r].now;
   }
+}
+
+void EventLoop::arrive(int32_t number, double arrival) {
+  SlotState& slot = slots_[static_cast<size_t>(number)];
+  slot.arrival = arrival;
+  slot.filled = true;
+  if (logs_calls())
+    messages_[static_cast<size_t>(slot.channel)].push_back(
+        {slot.begin, arrival, slot.command, slot.channel});
+  const FlatChannel& channel = channel_of(slot);
+  const RankState& receiver = states_[static_cast<size_t>(channel.to)];
+  if (receiver.blocked && receiver.slot == number) wake(channel.to);
+  const RankState& sender = states_[static_cast<size_t>(channel.from)];
+  if (sender.sending && sender.slot == number) wake(channel.from);
+}
+
+std::vector<MessageRecord> EventLoop::messages() const {
+  std::vector<MessageRecord> all;
+  for (const std::vector<MessageRecord>& channel : messages_)
+    all.insert(all.end(), channel.begin(), channel.end());
+  return all;
 }
 
 double EventLoop::end() const {
@@ -123,19 +141,19 @@ bool EventLoop::is_early(int32_t r, int32_t command) const {
 
 void EventLoop::go(int32_t r) {
   RankState& state = states_[static_cast<size_t>(r)];
-  const FlatRank& rank = in_.flat.ranks[static_cast<size_t>(r)];
+  const pipeline::BufferLives& memory = in_.flat.ranks[static_cast<size_t>(r)].memory;
   RankLog& log = logs_[static_cast<size_t>(r)];
   state.blocked = false;
-  for (; state.next < rank.commands.size(); ++state.next) {
-    const auto here = static_cast<int32_t>(state.next);
-    if (state.born.command == here) change_memory(state, rank.memory.born, state.born, 1, log);
-    if (!step(r, rank.commands[state.next])) {
+  for (; static_cast<size_t>(state.next) < state.commands.size(); ++state.next) {
+    const FlatCommand& command = state.command();
+    if (state.born.command == state.next) change_memory(state, memory.born, state.born, 1, log);
+    if (!step(r, command)) {
       state.blocked = true;
       prefetch(r);
       return;
     }
-    if (rank.commands[state.next].kind != Command::Kind::kCall) see_fullest(r);
-    if (state.died.command == here) change_memory(state, rank.memory.died, state.died, -1, log);
+    if (command.kind != Command::Kind::kCall) see_fullest(r);
+    if (state.died.command == state.next) change_memory(state, memory.died, state.died, -1, log);
     ++events_;
   }
 }
@@ -144,10 +162,10 @@ void EventLoop::go(int32_t r) {
 void EventLoop::prefetch(int32_t r) const {
   constexpr size_t kLine = 64;  // bytes
   const RankState& state = states_[static_cast<size_t>(r)];
-  const FlatRank& rank = in_.flat.ranks[static_cast<size_t>(r)];
   const std::vector<Wait>& waits = logs_[static_cast<size_t>(r)].waits;
-  const size_t ahead = std::min(state.next + kLine / sizeof(FlatCommand), rank.commands.size());
-  __builtin_prefetch(rank.commands.data() + ahead);
+  const size_t ahead = std::min(static_cast<size_t>(state.next) + kLine / sizeof(FlatCommand),
+                                state.commands.size());
+  __builtin_prefetch(state.commands.data() + ahead);
   __builtin_prefetch(waits.data() + waits.size(), 1);
 }
 
@@ -163,47 +181,47 @@ bool EventLoop::step(int32_t r, const FlatCommand& command) {
   return true;
 }
 
-bool EventLoop::acquire(int32_t r, int32_t before) {
-  if (before < 0) return true;
-  states_[static_cast<size_t>(r)].message = before;
-  const MessageRecord& message = messages_[static_cast<size_t>(before)];
-  if (message.freed == kNever) return false;
-  wait(r, WaitReason::kSlot, message.freed, channel_of(message).to, message.freed_by,
-       message.freed);
+bool EventLoop::acquire(int32_t r, int32_t number) {
+  SlotState& slot = slots_[static_cast<size_t>(number)];
+  states_[static_cast<size_t>(r)].slot = number;
+  if (!slot.free) return false;
+  slot.free = false;
+  wait(r, WaitReason::kSlot, slot.freed, channel_of(slot).to, slot.freed_by, slot.freed);
   return true;
 }
 
 bool EventLoop::publish(int32_t r, int32_t number) {
   RankState& state = states_[static_cast<size_t>(r)];
-  MessageRecord& message = messages_[static_cast<size_t>(number)];
-  if (!state.sending) {
-    message.command = static_cast<int32_t>(state.next);
-    message.begin = state.now;
-    const FlatChannel& channel = channel_of(message);
-    sums_[static_cast<size_t>(r)].messages_sent += channel.sent;
-    const double begin = std::max(state.now, state.sending_end), end = begin + on_link(message);
-    see_message(state, channel, {begin, end});
-    state.sending_end = end;
-    queue_.push(state.now, false, number);
+  SlotState& slot = slots_[static_cast<size_t>(number)];
+  if (state.sending) {
+    state.sending = false;
+    wait(r, WaitReason::kSend, slot.arrival, r, slot.command, slot.begin);
+    return true;
   }
+  slot.command = state.next;
+  slot.begin = state.now;
+  const FlatChannel& channel = channel_of(slot);
+  sums_[static_cast<size_t>(r)].messages_sent += channel.sent;
+  const double begin = std::max(state.now, state.sending_end), end = begin + on_link(slot);
+  see_message(state, channel, {begin, end});
+  state.sending_end = end;
+  queue_.push(state.now, false, number);
   if (in_.options.overlap.messages) return true;
-  state.message = number;
-  state.sending = message.arrival == kNever;
-  if (state.sending) return false;
-  wait(r, WaitReason::kSend, message.arrival, r, message.command, message.begin);
-  return true;
+  state.slot = number;
+  state.sending = true;
+  return false;
 }
 
 bool EventLoop::receive(int32_t r, int32_t number) {
   RankState& state = states_[static_cast<size_t>(r)];
-  const MessageRecord& message = messages_[static_cast<size_t>(number)];
-  state.message = number;
-  if (message.arrival == kNever) return false;
-  const FlatChannel& channel = channel_of(message);
-  wait(r, WaitReason::kReceive, message.arrival, channel.from, message.command, message.begin);
+  const SlotState& slot = slots_[static_cast<size_t>(number)];
+  state.slot = number;
+  if (!slot.filled) return false;
+  const FlatChannel& channel = channel_of(slot);
+  wait(r, WaitReason::kReceive, slot.arrival, channel.from, slot.command, slot.begin);
   // The link's latency and the last of the bytes' time, for they go one message after the other.
-  const double takes = on_link(message);
-  const double begin = message.arrival - latencies_[channel.level] - takes;
+  const double takes = on_link(slot);
+  const double begin = slot.arrival - latencies_[channel.level] - takes;
   see_message(state, channel, {begin, begin + takes});
   if (channel.gather > 0) {
     const auto label = static_cast<size_t>(in_.gather_label);
@@ -233,16 +251,15 @@ void EventLoop::see_message(RankState& state, const FlatChannel& channel, Interv
 
 void EventLoop::release(int32_t r, int32_t number) {
   const RankState& state = states_[static_cast<size_t>(r)];
-  MessageRecord& message = messages_[static_cast<size_t>(number)];
-  message.freed = state.now;
-  message.freed_by = static_cast<int32_t>(state.next);
-  const int32_t producer = channel_of(message).from;
+  SlotState& slot = slots_[static_cast<size_t>(number)];
+  slot.filled = false;
+  slot.free = true;
+  slot.freed = state.now;
+  slot.freed_by = state.next;
+  const int32_t producer = channel_of(slot).from;
   const RankState& other = states_[static_cast<size_t>(producer)];
-  if (other.blocked && other.message == number &&
-      in_.flat.ranks[static_cast<size_t>(producer)].commands[other.next].kind ==
-          Command::Kind::kAcquire) {
+  if (other.blocked && other.slot == number && other.command().kind == Command::Kind::kAcquire)
     wake(producer);
-  }
 }
 
 void EventLoop::wait(int32_t r, WaitReason reason, double until, int32_t peer, int32_t peer_command,
@@ -250,9 +267,9 @@ void EventLoop::wait(int32_t r, WaitReason reason, double until, int32_t peer, i
   RankState& state = states_[static_cast<size_t>(r)];
   if (until <= state.now) return;
   sums_[static_cast<size_t>(r)].waits[static_cast<size_t>(reason)] += until - state.now;
-  logs_[static_cast<size_t>(r)].waits.push_back({static_cast<int32_t>(state.next), reason,
-                                                 Seconds(state.now), Seconds(until), peer,
-                                                 peer_command, Seconds(peer_time)});
+  logs_[static_cast<size_t>(r)].waits.push_back({state.next, reason, Seconds(state.now),
+                                                 Seconds(until), peer, peer_command,
+                                                 Seconds(peer_time)});
   state.now = until;
 }
 
@@ -270,7 +287,7 @@ bool EventLoop::call(int32_t r, const FlatCall& flat) {
   } else {
     call_timed(r, flat, fragment);
   }
-  count_call(r, states_[static_cast<size_t>(r)].next, fragment.cost);
+  count_call(r, static_cast<size_t>(states_[static_cast<size_t>(r)].next), fragment.cost);
   return true;
 }
 
@@ -294,7 +311,7 @@ void EventLoop::begin_walk(int32_t r, const FlatCall& flat, const TimedFragment&
   state.walking = true;
   state.call_begin = state.now;
   state.call_waits.clear();
-  state.message = -1;
+  state.slot = -1;
   state.walk.begin(fragment.cost, state.now);
   state.port_ready.clear();
   for (std::vector<Interval>& messages : state.messages) {
@@ -342,7 +359,7 @@ void EventLoop::meet(int32_t r, const TimedFragment& fragment, double at) {
   if (cross.arrived == 0 || at > cross.start || (at == cross.start && r < cross.last_rank)) {
     cross.start = at;
     cross.last_rank = r;
-    cross.last_command = static_cast<int32_t>(state.next);
+    cross.last_command = state.next;
   }
   ++cross.arrived;
   if (cross.arrived < in_.cross_groups[static_cast<size_t>(op.cross)].ranks.size()) return;
@@ -350,9 +367,9 @@ void EventLoop::meet(int32_t r, const TimedFragment& fragment, double at) {
     RankState& other = states_[static_cast<size_t>(member)];
     const double begin = std::max(came, other.call_begin);
     if (begin < cross.start) {
-      other.call_waits.push_back({static_cast<int32_t>(other.next), WaitReason::kCollective,
-                                  Seconds(begin), Seconds(cross.start), cross.last_rank,
-                                  cross.last_command, Seconds(cross.start)});
+      other.call_waits.push_back({other.next, WaitReason::kCollective, Seconds(begin),
+                                  Seconds(cross.start), cross.last_rank, cross.last_command,
+                                  Seconds(cross.start)});
     }
     finish_cross(in_.fragments[static_cast<size_t>(next_call(member).timed)].cost, other.walk,
                  cross.start, cross.start + op.device);
@@ -387,7 +404,7 @@ void EventLoop::end_walk(int32_t r, const TimedFragment& fragment) {
   state.walking = false;
   if (!logs_calls()) return;
   RankLog& log = logs_[static_cast<size_t>(r)];
-  log.calls.push_back({static_cast<int32_t>(state.next), next_call(r).timed, state.call_begin, end,
+  log.calls.push_back({state.next, next_call(r).timed, state.call_begin, end,
                        static_cast<int32_t>(log.walks.size())});
   log.walks.push_back(state.walk.spans);
 }
@@ -476,7 +493,7 @@ void EventLoop::wait_for_gathers(int32_t r, const FlatCall& flat, const Fragment
   const double sending = state.gather_end - begin;
   for (double& ready : state.gather_ready) ready = later(ready);
   state.gather_end = later(state.gather_end);
-  wait(r, WaitReason::kGather, begin, r, static_cast<int32_t>(state.next), 0);
+  wait(r, WaitReason::kGather, begin, r, state.next, 0);
   const double beside = std::max(0.0, std::min(seconds, sending));
   const double longer = beside * (slowdown_beside(Beside::kParamGather) - 1);
   state.now += longer;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <limits>
+#include <span>
 #include <vector>
 
 #include "pipeline/figures.h"
@@ -37,10 +38,10 @@ struct CallRecord {
   int32_t pair = -1, which = 0;
   double pair_begin = 0;
 };
-// A message as it was sent; times are infinite before they are known.
+// A message as it was sent.
 struct MessageRecord {
-  double begin = 0, arrival = 0, freed = 0;  // published; there; its slot is free again
-  int32_t command = -1, freed_by = -1;       // that published; of the consumer that freed it
+  double begin = 0, arrival = 0;  // published; there
+  int32_t command = -1;           // that published
   int32_t channel = 0;
 };
 struct MemoryRecord {
@@ -90,7 +91,8 @@ class EventLoop {
 
   const std::vector<RankSums>& sums() const { return sums_; }
   std::vector<RankLog>& logs() { return logs_; }
-  const std::vector<MessageRecord>& messages() const { return messages_; }
+  // With a trace, by channel, in order there.
+  std::vector<MessageRecord> messages() const;
   int64_t events() const { return events_; }
   double end() const;
   // [pipeline rank] the last command that waited for another rank's value or slot; -1: none.
@@ -104,26 +106,29 @@ class EventLoop {
 
   // Where a rank is in one of its lists of changes.
   struct Cursor {
-    size_t next = 0;
+    uint32_t next = 0;
     int32_t command = -1;  // of the next change; -1: none is left
     void move_to(const std::vector<pipeline::LiveBytes>& changes, size_t to) {
-      next = to;
+      next = static_cast<uint32_t>(to);
       command = to < changes.size() ? changes[to].command : -1;
     }
   };
-  // What every command reads and writes comes first: ranks take turns, and there are many.
+  // What every command reads and writes comes first, and fits a cache line: ranks take turns, and
+  // there are many.
   struct alignas(64) RankState {
-    size_t next = 0;  // command
+    std::span<const FlatCommand> commands;
     double now = 0;
     double sending_end = 0;  // its messages on their way, as if nobody shared their links
     double gather_end = 0;
-    uint32_t gather_fills = 0;  // OpCost::fills of its gathers
-    int32_t message = -1;       // that it waits for: its arrival or its release
-    int32_t pair = -1;          // whose second call comes next
+    int32_t next = 0;      // command
+    int32_t fullest = -1;  // Fullest::command
+    int32_t slot = -1;     // that it waits for: to be filled or freed
+    int32_t pair = -1;     // whose second call comes next
     bool blocked = false;
-    bool sending = false;  // inside a publish that waits for its message
-    bool walking = false;  // inside a call that meets other ranks
-    Cursor born, died;     // in FlatRank::memory
+    bool sending = false;       // inside a publish that waits for its message
+    bool walking = false;       // inside a call that meets other ranks
+    uint32_t gather_fills = 0;  // OpCost::fills of its gathers
+    Cursor born, died;          // in FlatRank::memory
     pipeline::BytesByCategory alive = {};
     // [level] when messages have the ports, as far as an update's collectives go there too.
     std::vector<std::vector<Interval>> messages;
@@ -138,6 +143,18 @@ class EventLoop {
     std::vector<Wait> call_waits;  // of its streams for others
     Walk walk;
     std::vector<double> port_ready;  // [input port]
+
+    // The next one. REQUIRES: there is one.
+    const FlatCommand& command() const { return commands[static_cast<size_t>(next)]; }
+  };
+  // A slot of a channel's ring, and the message that is in it.
+  struct SlotState {
+    int32_t channel = 0;
+    bool free = true;       // to be written
+    bool filled = false;    // its message has arrived
+    int32_t command = -1;   // that published
+    int32_t freed_by = -1;  // of the consumer
+    double begin = 0, arrival = 0, freed = 0;
   };
   struct CrossState {
     size_t arrived = 0;
@@ -149,11 +166,11 @@ class EventLoop {
   void go(int32_t r);
   bool step(int32_t r, const FlatCommand& command);  // whether the rank can go on
   void prefetch(int32_t r) const;
-  // Of messages, as FlatCommand::index has them.
-  bool acquire(int32_t r, int32_t before);
-  bool publish(int32_t r, int32_t number);
-  bool receive(int32_t r, int32_t number);
-  void release(int32_t r, int32_t number);
+  bool acquire(int32_t r, int32_t slot);
+  bool publish(int32_t r, int32_t slot);
+  bool receive(int32_t r, int32_t slot);
+  void release(int32_t r, int32_t slot);
+  void arrive(int32_t slot, double arrival);
   bool call(int32_t r, const FlatCall& flat);
   void call_timed(int32_t r, const FlatCall& flat, const TimedFragment& fragment);
   bool call_first(int32_t r, const FlatCall& flat, const TimedFragment& fragment);  // of a pair
@@ -179,17 +196,16 @@ class EventLoop {
                         const std::vector<OpSpan>& spans, double seconds,
                         const std::vector<std::vector<Interval>>& taken);
   void prepare_gathers(int32_t r);
-  const FlatChannel& channel_of(const MessageRecord& message) const {
-    return in_.flat.channels[static_cast<size_t>(message.channel)];
+  const FlatChannel& channel_of(const SlotState& slot) const {
+    return in_.flat.channels[static_cast<size_t>(slot.channel)];
   }
-  double on_link(const MessageRecord& message) const {
-    return on_link_[static_cast<size_t>(message.channel)];
+  double on_link(const SlotState& slot) const {
+    return on_link_[static_cast<size_t>(slot.channel)];
   }
   // REQUIRES: the rank's next command is a call.
   const FlatCall& next_call(int32_t r) const {
     const FlatRank& rank = in_.flat.ranks[static_cast<size_t>(r)];
-    const size_t next = states_[static_cast<size_t>(r)].next;
-    return rank.calls[static_cast<size_t>(rank.commands[next].index)];
+    return rank.calls[static_cast<size_t>(states_[static_cast<size_t>(r)].command().index)];
   }
   double slowdown_beside(Beside beside) const { return slowdowns_[static_cast<size_t>(beside)]; }
   void wait(int32_t r, WaitReason reason, double until, int32_t peer, int32_t peer_command,
@@ -202,10 +218,8 @@ class EventLoop {
                      int64_t sign, RankLog& log) const;
   // Whether the rank holds the most now that its next command is at work.
   void see_fullest(int32_t r) {
-    const auto rank = static_cast<size_t>(r);
-    const RankState& state = states_[rank];
-    if (static_cast<int32_t>(state.next) == in_.flat.ranks[rank].fullest.command)
-      sums_[rank].peak_time = state.now;
+    const RankState& state = states_[static_cast<size_t>(r)];
+    if (state.next == state.fullest) sums_[static_cast<size_t>(r)].peak_time = state.now;
   }
   void wake(int32_t r) {
     states_[static_cast<size_t>(r)].blocked = false;
@@ -219,11 +233,13 @@ class EventLoop {
   const std::vector<double> bandwidths_;  // [level] of messages
   const std::vector<double> latencies_;   // the same
   std::vector<double> on_link_;           // [channel] seconds of a message's bytes
+  std::vector<int32_t> ways_;             // [channel] of links_
   Links links_;
   std::vector<RankState> states_;
   std::vector<RankSums> sums_;
   std::vector<RankLog> logs_;
-  std::vector<MessageRecord> messages_;
+  std::vector<SlotState> slots_;
+  std::vector<std::vector<MessageRecord>> messages_;  // [channel] with a trace
   std::vector<CrossState> cross_;
   std::vector<int32_t> ready_;
   int64_t events_ = 0;

@@ -31,27 +31,6 @@ FragmentCost update() {
 
 }  // namespace
 
-TEST_CASE("computation beside messages of its rank takes longer while they are on their way") {
-  struct Case {
-    int messages;
-    double seconds, end;
-  };
-  // Messages of 4 s each go one after the other; beside them a second takes half as long again.
-  for (const Case& c : {Case{0, 10, 10}, {1, 10, 12}, {2, 10, 14}, {2, 6, 9}, {1, 4, 6}}) {
-    CAPTURE(c.messages);
-    CAPTURE(c.seconds);
-    Hand hand(2);
-    hand.slow_down(Beside::kMessages, 1.5);
-    for (int m = 0; m < c.messages; ++m) hand.publish(0, hand.message(0, 1, 4));
-    hand.call(0, hand.fragment(ActionKind::kF, made_of({computes(c.seconds)})));
-    const auto ran = hand.run();
-    CHECK(ran.sums[0].end == c.end);
-    CHECK(ran.sums[0].compute == c.seconds);
-    CHECK(ran.sums[0].gaps == c.end - c.seconds);
-    CHECK(ran.sums[0].messages_sent == 4 * c.messages);
-  }
-}
-
 TEST_CASE(
     "first passes wait for the weights that the update before them gathers, as they read them") {
   Hand hand(1);
@@ -384,48 +363,6 @@ TEST_CASE("messages that a rank sends or takes back to back have its ports one a
   }
 }
 
-TEST_CASE("a sender that its message holds up waits from its end on for its arrival") {
-  Hand hand(2);
-  hand.options.overlap.messages = false;
-  const int32_t m = hand.message(0, 1, 4);
-  hand.call(0, hand.fragment(ActionKind::kF, made_of({computes(2)})));
-  hand.publish(0, m);
-  hand.receive(1, m);
-  const auto ran = hand.run();
-  for (const size_t r : {0, 1}) {
-    REQUIRE(ran.logs[r].waits.size() == 1);
-    const Wait& wait = ran.logs[r].waits[0];
-    CHECK(wait.reason == (r == 0 ? WaitReason::kSend : WaitReason::kReceive));
-    CHECK(wait.begin.value == (r == 0 ? 2 : 0));
-    CHECK(wait.end.value == 6);
-    CHECK(wait.peer == 0);
-    CHECK(wait.peer_command == 1);
-    CHECK(wait.peer_time.value == 2);  // when it was sent
-  }
-}
-
-TEST_CASE("who waits for a slot waits for the command that gives it back, when it does") {
-  Hand hand(2);
-  const int32_t first = hand.message(0, 1, 4), second = hand.message(0, 1, 4);
-  hand.publish(0, first);
-  hand.acquire(0, first);
-  hand.publish(0, second);
-  hand.receive(1, first);
-  hand.call(1, hand.fragment(ActionKind::kF, made_of({computes(3)})));
-  hand.release(1, first);
-  const auto ran = hand.run();
-  REQUIRE(ran.logs[0].waits.size() == 1);
-  const Wait& wait = ran.logs[0].waits[0];
-  CHECK(wait.reason == WaitReason::kSlot);
-  CHECK(wait.command == 1);
-  CHECK(wait.begin.value == 0);
-  CHECK(wait.end.value == 7);
-  CHECK(wait.peer == 1);
-  CHECK(wait.peer_command == 2);
-  CHECK(wait.peer_time.value == 7);
-  CHECK(ran.last_waits == std::vector<int32_t>{1, 0});
-}
-
 TEST_CASE("a rank's calls add up to its FLOPs, those that it makes again told apart") {
   Hand hand(1);
   FragmentCost cost = made_of({computes(1)});
@@ -437,34 +374,6 @@ TEST_CASE("a rank's calls add up to its FLOPs, those that it makes again told ap
   const auto ran = hand.run();
   CHECK(ran.sums[0].flops == 20);
   CHECK(ran.sums[0].recomputed_flops == 6);
-}
-
-TEST_CASE("a message goes half as fast while its sender's collectives have the port") {
-  Hand hand(2);
-  const int32_t m = hand.message(0, 1, 4);
-  const int32_t first = hand.fragment(ActionKind::kF, made_of({computes(1)}));
-  const int32_t f = hand.fragment(ActionKind::kF, made_of({computes(3)}));
-  hand.fragments[static_cast<size_t>(f)].links = {{{2, 6}}};
-  hand.publish(0, m);
-  hand.call(0, first);
-  hand.call(0, f);  // from 1 s: its collective from 3 s to 7 s
-  hand.receive(1, m);
-  const auto ran = hand.run();
-  CHECK(ran.messages[0].arrival == 5);
-  CHECK(ran.wait(1, WaitReason::kReceive) == 5);
-}
-
-TEST_CASE("who receives a scattered value waits for its parts and gathers them") {
-  Hand hand(2);
-  const int32_t m = hand.message(0, 1, 4);
-  hand.flat.channels[0].gather = 0.5;
-  hand.publish(0, m);
-  hand.receive(1, m);
-  const auto ran = hand.run();
-  CHECK(ran.wait(1, WaitReason::kReceive) == 4);
-  CHECK(ran.sums[1].comm[0] == 0.5);
-  CHECK(ran.sums[1].exposed[0] == 0.5);
-  CHECK(ran.sums[1].end == 4.5);
 }
 
 TEST_CASE("a call that meets no other rank has its collectives' time, and what of it shows") {

@@ -1,7 +1,6 @@
 #include "simulate/flat_program.h"
 
 #include <algorithm>
-#include <numeric>
 #include <optional>
 
 #include "base/error.h"
@@ -25,72 +24,42 @@ class Flattener {
     const int threads = threads_for(commands);
     const size_t ranks = program_.ranks.size();
     flat_.ranks.resize(ranks);
-    channels_.resize(ranks);
-    sequences_.resize(program_.channels.size(), 0);
+    for (const pipeline::Channel& channel : program_.channels) {
+      const int64_t bytes = channel.type.bytes().value;
+      first_slots_.push_back(static_cast<int32_t>(flat_.channel_of.size()));
+      flat_.channel_of.insert(flat_.channel_of.end(), static_cast<size_t>(channel.slots),
+                              static_cast<int32_t>(flat_.channels.size()));
+      flat_.channels.push_back({channel.from, channel.to, bytes, bytes, 0, 0});
+    }
     in_parallel(ranks, threads, [&](size_t r) { flat_.ranks[r] = rank(r); });
-    const std::vector<int32_t> first = number_messages();
-    in_parallel(ranks, threads, [&](size_t r) {
-      for (size_t c = 0; c < channels_[r].size(); ++c) {
-        const int32_t channel = channels_[r][c];
-        if (channel < 0) continue;
-        FlatCommand& command = flat_.ranks[r].commands[c];
-        if (command.index >= 0) command.index += first[static_cast<size_t>(channel)];
-      }
-    });
     return std::move(flat_);
   }
 
  private:
-  // Messages of a channel are consecutive, by sequence: the number of each channel's first.
-  std::vector<int32_t> number_messages() {
-    flat_.channel_of.reserve(std::accumulate(sequences_.begin(), sequences_.end(), size_t{0}));
-    std::vector<int32_t> firsts;
-    for (size_t c = 0; c < sequences_.size(); ++c) {
-      const pipeline::Channel& channel = program_.channels[c];
-      const int64_t bytes = channel.type.bytes().value;
-      flat_.channels.push_back({channel.from, channel.to, bytes, bytes, 0, 0});
-      firsts.push_back(static_cast<int32_t>(flat_.channel_of.size()));
-      flat_.channel_of.insert(flat_.channel_of.end(), static_cast<size_t>(sequences_[c]),
-                              static_cast<int32_t>(c));
-    }
-    return firsts;
-  }
-
-  // Its commands' messages are sequences yet.
   FlatRank rank(size_t r) {
     const RankProgram& from = program_.ranks[r];
     FlatRank to;
-    std::vector<int32_t> sequences(sequences_.size(), 0);  // that it publishes
-    int32_t paired_with = -1;                              // of the call before
+    std::vector<int32_t> known(program_.fragments.size(), -1);  // its last call here
+    int32_t paired_with = -1;                                   // of the call before
     std::optional<pipeline::BufferUses> uses;
     if (parts_.uses) uses.emplace(from);
     to.commands.reserve(from.commands.size());
-    channels_[r].reserve(from.commands.size());
     for (const Command& command : from.commands) {
       int32_t index = -1;
-      channels_[r].push_back(command.channel);
       if (uses) uses->see(static_cast<int32_t>(to.commands.size()), command);
       if (command.kind == Command::Kind::kCall) {
-        index = static_cast<int32_t>(to.calls.size());
-        const int32_t bindings = parts_.bindings ? bind(from, command, to) : -1;
+        index = call(from, command, to, known[command.fragment.index()]);
         // A pair has each other's places among the rank's actions.
-        if (paired_with >= 0 && paired_with == command.action.paired_with + 1)
-          to.calls.back().paired = static_cast<int32_t>(to.commands.size());
+        if (paired_with > 0 && paired_with == command.action.paired_with + 1)
+          to.calls[static_cast<size_t>(index) - 1].paired =
+              static_cast<int32_t>(to.commands.size());
         paired_with = command.action.paired_with;
-        to.calls.push_back({command.fragment.value, command.fragment.value, bindings});
       } else if (command.channel >= 0) {
         const auto channel = static_cast<size_t>(command.channel);
-        index = command.sequence;
-        if (command.kind == Command::Kind::kPublish)
-          sequences[channel] = std::max(sequences[channel], index + 1);
-        if (command.kind == Command::Kind::kAcquire)
-          index = std::max(-1, index - program_.channels[channel].slots);
+        index = first_slots_[channel] + command.sequence % program_.channels[channel].slots;
         if (command.kind != Command::Kind::kRelease) ++to.may_wait;
       }
       to.commands.push_back({command.kind, index});
-    }
-    for (size_t c = 0; c < sequences.size(); ++c) {
-      if (program_.channels[c].from == static_cast<int32_t>(r)) sequences_[c] = sequences[c];
     }
     if (uses) to.uses = uses->take();
     if (parts_.memory) to.memory = pipeline::buffer_lives(program_, r, to.uses);
@@ -100,6 +69,31 @@ class Flattener {
         to.reserved += channel.type.bytes().value * channel.slots;
     }
     return to;
+  }
+
+  // The call's place in FlatRank::calls: that of the last call of its fragment where they are
+  // alike.
+  int32_t call(const RankProgram& from, const Command& command, FlatRank& to,
+               int32_t& known) const {
+    const size_t bound = to.bindings.size();
+    const int32_t bindings = parts_.bindings ? bind(from, command, to) : -1;
+    const bool alone =
+        command.action.paired_with >= 0 ||
+        program_.fragments[command.fragment.index()].kind == pipeline::ActionKind::kUpdate;
+    if (!alone && known >= 0) {
+      const auto first = static_cast<size_t>(to.calls[static_cast<size_t>(known)].bindings);
+      const auto at = [&](size_t b) {
+        return to.bindings.begin() + static_cast<std::ptrdiff_t>(b);
+      };
+      if (bindings < 0 || std::equal(at(bound), to.bindings.end(), at(first))) {
+        to.bindings.resize(bound);
+        return known;
+      }
+    }
+    const auto made = static_cast<int32_t>(to.calls.size());
+    if (!alone) known = made;
+    to.calls.push_back({command.fragment.value, command.fragment.value, bindings});
+    return made;
   }
 
   int32_t bind(const RankProgram& from, const Command& command, FlatRank& to) const {
@@ -119,8 +113,7 @@ class Flattener {
 
   const Program& program_;
   const FlatParts parts_;
-  std::vector<std::vector<int32_t>> channels_;  // [rank][command] -1: none
-  std::vector<int32_t> sequences_;              // [channel] its messages
+  std::vector<int32_t> first_slots_;  // [channel]
   FlatProgram flat_;
 };
 

@@ -11,12 +11,11 @@ namespace mw::simulate {
 
 struct FlatCommand {
   pipeline::Command::Kind kind = pipeline::Command::Kind::kCall;
-  // Of a call: its number on the rank; of acquire: the message whose release frees its slot, -1:
-  // free from the start; of the other three: their message. A message is a value of one channel on
-  // its way.
-  int32_t index = -1;
+  int32_t index = -1;  // of a call: in FlatRank::calls; of a message's commands: its slot
 };
 
+// What calls of a rank that are alike have in common: of one fragment, bound to the same states. An
+// update, and each of a pair, is one by itself.
 struct FlatCall {
   int32_t fragment = 0;
   int32_t timed = 0;  // the fragment where the rank's groups lie
@@ -45,7 +44,7 @@ struct FlatChannel {
 
 struct FlatRank {
   std::vector<FlatCommand> commands;
-  std::vector<FlatCall> calls;
+  std::vector<FlatCall> calls;    // of a pair, the second behind the first
   size_t may_wait = 0;            // commands that are no calls and may wait for another rank
   std::vector<int32_t> bindings;  // root buffers of what calls are bound to
   std::vector<pipeline::BufferUse> uses;  // [buffer]
@@ -61,7 +60,7 @@ struct FlatRank {
 struct FlatProgram {
   std::vector<FlatRank> ranks;
   std::vector<FlatChannel> channels;
-  std::vector<int32_t> channel_of;  // [message]
+  std::vector<int32_t> channel_of;  // [slot] of a channel's ring, which messages have in turn
 };
 
 struct FlatParts {

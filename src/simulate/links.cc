@@ -96,14 +96,21 @@ Event EventQueue::pop() {
 
 Links::Links(size_t ranks, std::vector<size_t> ports, std::vector<double> bandwidth,
              std::vector<double> latency, EventQueue& queue)
-    : ranks_(ranks),
-      levels_(bandwidth.size()),
+    : levels_(bandwidth.size()),
       port_of_(std::move(ports)),
-      lines_(ranks * ranks),
       bandwidth_(std::move(bandwidth)),
       latency_(std::move(latency)),
       queue_(queue),
       ports_(ranks * levels_) {}
+
+int32_t Links::add_way(int32_t from, int32_t to, size_t level) {
+  const auto [line, is_new] =
+      line_of_.try_emplace({from, to}, static_cast<uint32_t>(lines_.size()));
+  if (is_new) lines_.emplace_back();
+  ways_.push_back({line->second, static_cast<uint32_t>(port(from, level)),
+                   static_cast<uint32_t>(port(to, level)), static_cast<uint32_t>(level)});
+  return static_cast<int32_t>(ways_.size()) - 1;
+}
 
 void Links::occupy(int32_t rank, size_t level, double begin, double end) {
   std::vector<Interval>& taken = ports_[port(rank, level)].taken;
@@ -116,7 +123,8 @@ void Links::occupy(int32_t rank, size_t level, double begin, double end) {
 
 double Links::end_of(const Transfer& transfer) const {
   double at = transfer.since, open = transfer.left / transfer.rate;
-  const std::vector<Interval>&out = ports_[transfer.out].taken, &in = ports_[transfer.in].taken;
+  const std::vector<Interval>&out = ports_[transfer.way.out].taken,
+        &in = ports_[transfer.way.in].taken;
   if (out.empty() && in.empty()) return at + open;
   bool ends = false;
   each_taken(out, in, at, [&](double begin, double end) {
@@ -132,7 +140,8 @@ double Links::end_of(const Transfer& transfer) const {
 
 double Links::moved(const Transfer& transfer, double now) const {
   double time = now - transfer.since;
-  const std::vector<Interval>&out = ports_[transfer.out].taken, &in = ports_[transfer.in].taken;
+  const std::vector<Interval>&out = ports_[transfer.way.out].taken,
+        &in = ports_[transfer.way.in].taken;
   if (out.empty() && in.empty()) return std::max(0.0, time) * transfer.rate;
   each_taken(out, in, transfer.since, [&](double begin, double end) {
     if (begin >= now) return false;
@@ -146,9 +155,9 @@ double Links::moved(const Transfer& transfer, double now) const {
 // earlier than was known; a later one is seen when its event comes.
 void Links::settle(int32_t t, double now) {
   Transfer& transfer = transfers_[static_cast<size_t>(t)];
-  const double shares =
-      static_cast<double>(std::max(ports_[transfer.out].out.size(), ports_[transfer.in].in.size()));
-  const double rate = bandwidth_[transfer.level] / shares;
+  const double shares = static_cast<double>(
+      std::max(ports_[transfer.way.out].out.size(), ports_[transfer.way.in].in.size()));
+  const double rate = bandwidth_[transfer.way.level] / shares;
   if (rate == transfer.rate) return;
   transfer.left = std::max(0.0, transfer.left - moved(transfer, now));
   transfer.rate = rate;
@@ -159,20 +168,18 @@ void Links::settle(int32_t t, double now) {
   transfer.event = queue_.push(end, true, t);
 }
 
-void Links::settle_ports(size_t out, size_t in, double now) {
-  for (const int32_t t : ports_[out].out) settle(t, now);
-  for (const int32_t t : ports_[in].in) settle(t, now);
+void Links::settle_ports(const Way& way, double now) {
+  for (const int32_t t : ports_[way.out].out) settle(t, now);
+  for (const int32_t t : ports_[way.in].in) settle(t, now);
 }
 
-void Links::start(double now, int32_t message, int32_t from, int32_t to, size_t level,
-                  double bytes) {
-  Line& waiting = line(from, to);
-  waiting.push_back({message, level, bytes});
-  if (waiting.size() == 1) send(now, from, to, waiting.front());
+void Links::start(double now, int32_t message, int32_t way, double bytes) {
+  Line& waiting = lines_[ways_[static_cast<size_t>(way)].line];
+  waiting.push_back({message, way, bytes});
+  if (waiting.size() == 1) send(now, waiting.front());
 }
 
-void Links::send(double now, int32_t from, int32_t to, const Waiting& waiting) {
-  const auto [message, level, bytes] = waiting;
+void Links::send(double now, const Waiting& waiting) {
   int32_t t = 0;
   if (free_.empty()) {
     t = static_cast<int32_t>(transfers_.size());
@@ -182,11 +189,11 @@ void Links::send(double now, int32_t from, int32_t to, const Waiting& waiting) {
     free_.pop_back();
   }
   constexpr double kNever = std::numeric_limits<double>::infinity();
-  const size_t out = port(from, level), in = port(to, level);
-  transfers_[static_cast<size_t>(t)] = {message, 0, out, in, level, bytes, 0, now, kNever};
-  ports_[out].out.push_back(t);
-  ports_[in].in.push_back(t);
-  settle_ports(out, in, now);
+  const Way& way = ways_[static_cast<size_t>(waiting.way)];
+  transfers_[static_cast<size_t>(t)] = {waiting.message, 0, way, waiting.bytes, 0, now, kNever};
+  ports_[way.out].out.push_back(t);
+  ports_[way.in].in.push_back(t);
+  settle_ports(way, now);
 }
 
 int32_t Links::finish(const Event& event, double& arrival) {
@@ -200,20 +207,19 @@ int32_t Links::finish(const Event& event, double& arrival) {
     transfer.event = queue_.push(end, true, t);
     return kNone;
   }
-  arrival = event.time + latency_[transfer.level];
+  arrival = event.time + latency_[transfer.way.level];
   const int32_t message = transfer.message;
-  const size_t out = transfer.out, in = transfer.in;
+  const Way way = transfer.way;
   const auto leave = [t](absl::InlinedVector<int32_t, 4>& transfers) {
     transfers.erase(std::remove(transfers.begin(), transfers.end(), t), transfers.end());
   };
-  leave(ports_[out].out);
-  leave(ports_[in].in);
+  leave(ports_[way.out].out);
+  leave(ports_[way.in].in);
   free_.push_back(t);
-  const auto from = static_cast<int32_t>(out / levels_), to = static_cast<int32_t>(in / levels_);
-  Line& waiting = line(from, to);
+  Line& waiting = lines_[way.line];
   waiting.erase(waiting.begin());
-  settle_ports(out, in, event.time);
-  if (!waiting.empty()) send(event.time, from, to, waiting.front());
+  settle_ports(way, event.time);
+  if (!waiting.empty()) send(event.time, waiting.front());
   return message;
 }
 

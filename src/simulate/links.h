@@ -5,6 +5,8 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <map>
+#include <utility>
 #include <vector>
 
 #include <absl/container/inlined_vector.h>
@@ -55,7 +57,9 @@ class Links {
   Links(size_t ranks, std::vector<size_t> ports, std::vector<double> bandwidth,
         std::vector<double> latency, EventQueue& queue);
 
-  void start(double now, int32_t message, int32_t from, int32_t to, size_t level, double bytes);
+  // A way for messages from a rank to another, over links of a level: its number.
+  int32_t add_way(int32_t from, int32_t to, size_t level);
+  void start(double now, int32_t message, int32_t way, double bytes);
   // A collective has both ports of a device. REQUIRES: it begins no earlier than the one before,
   // and no earlier than the last event.
   void occupy(int32_t rank, size_t level, double begin, double end);
@@ -66,16 +70,20 @@ class Links {
 
  private:
   static constexpr double kBesideCollective = 0.5;
+  struct Way {
+    uint32_t line = 0;
+    uint32_t out = 0, in = 0;  // ports
+    uint32_t level = 0;
+  };
   struct Waiting {
     int32_t message = 0;
-    size_t level = 0;
+    int32_t way = 0;
     double bytes = 0;
   };
   struct Transfer {
     int32_t message = 0;
-    uint32_t event = 0;      // that announces its end
-    size_t out = 0, in = 0;  // ports
-    size_t level = 0;
+    uint32_t event = 0;  // that announces its end
+    Way way;
     double left = 0, rate = 0, since = 0;  // bytes, bytes a second, seconds
     double announced = 0;                  // when its event is, which is no later than its end
   };
@@ -88,19 +96,18 @@ class Links {
     absl::InlinedVector<int32_t, 4> out, in;  // transfers
     std::vector<Interval> taken;              // by collectives; in order and apart
   };
-  Line& line(int32_t from, int32_t to) {
-    return lines_[static_cast<size_t>(from) * ranks_ + static_cast<size_t>(to)];
-  }
-  void send(double now, int32_t from, int32_t to, const Waiting& message);
+  void send(double now, const Waiting& message);
   // When it ends as far as is known, and how long it went on from `since` until `now`.
   double end_of(const Transfer& transfer) const;
   double moved(const Transfer& transfer, double now) const;
   void settle(int32_t t, double now);
-  void settle_ports(size_t out, size_t in, double now);
+  void settle_ports(const Way& way, double now);
 
-  size_t ranks_, levels_;
-  std::vector<size_t> port_of_;              // [level]
-  std::vector<Line> lines_;                  // [from, to] the first of them is under way
+  const size_t levels_;
+  const std::vector<size_t> port_of_;  // [level]
+  std::vector<Way> ways_;
+  std::map<std::pair<int32_t, int32_t>, uint32_t> line_of_;  // [from, to]
+  std::vector<Line> lines_;                  // the first of one's messages is under way
   std::vector<double> bandwidth_, latency_;  // [level]
   EventQueue& queue_;
   std::vector<Transfer> transfers_;  // those under way, and free places

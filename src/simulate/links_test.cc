@@ -35,7 +35,8 @@ std::map<int32_t, double> arrivals(const std::vector<Sent>& sent, const std::vec
       links.occupy(taken[told].rank, 0, taken[told].begin, taken[told].end);
     if (!event.ends) {
       const Sent& message = sent[static_cast<size_t>(event.index)];
-      links.start(event.time, event.index, message.from, message.to, 0, message.bytes);
+      links.start(event.time, event.index, links.add_way(message.from, message.to, 0),
+                  message.bytes);
       continue;
     }
     double arrival = 0;
@@ -51,8 +52,8 @@ TEST_CASE("what goes through a network's first switch and beyond shares a device
   const auto last = [](std::vector<size_t> ports) {  // of two messages over a level each
     EventQueue queue;
     Links links(3, std::move(ports), {1, 1}, {0, 0}, queue);
-    links.start(0, 0, 0, 1, 0, 4);
-    links.start(0, 1, 0, 2, 1, 4);
+    links.start(0, 0, links.add_way(0, 1, 0), 4);
+    links.start(0, 1, links.add_way(0, 2, 1), 4);
     double arrival = 0;
     while (!queue.empty()) links.finish(queue.pop(), arrival);
     return arrival;

@@ -79,7 +79,7 @@ class Hand {
     fragments.push_back(std::move(timed));
     return static_cast<int32_t>(fragments.size()) - 1;
   }
-  // One message of `bytes` from a rank to another.
+  // A channel of one slot for messages of `bytes` from a rank to another: its slot.
   int32_t message(int32_t from, int32_t to, int64_t bytes) {
     FlatChannel channel;
     channel.from = from;
@@ -111,10 +111,10 @@ class Hand {
       pair.spans[i].resize(fragments[static_cast<size_t>(timed)].cost.ops.size());
     }
   }
-  void acquire(size_t rank, int32_t before) { add(rank, {Kind::kAcquire, before}); }
-  void release(size_t rank, int32_t message) { add(rank, {Kind::kRelease, message}); }
-  void publish(size_t rank, int32_t message) { add(rank, {Kind::kPublish, message}); }
-  void receive(size_t rank, int32_t message) { add(rank, {Kind::kReceive, message}); }
+  void acquire(size_t rank, int32_t slot) { add(rank, {Kind::kAcquire, slot}); }
+  void release(size_t rank, int32_t slot) { add(rank, {Kind::kRelease, slot}); }
+  void publish(size_t rank, int32_t slot) { add(rank, {Kind::kPublish, slot}); }
+  void receive(size_t rank, int32_t slot) { add(rank, {Kind::kReceive, slot}); }
   void load(size_t rank) { add(rank, {Kind::kLoad, -1}); }
 
   struct Ran {

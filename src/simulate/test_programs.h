@@ -134,12 +134,13 @@ class UnitProgram {
   void add(size_t r, const pipeline::Action& action, int32_t stages) {
     using Kind = pipeline::Command::Kind;
     const bool forward = action.kind == pipeline::ActionKind::kF;
+    const bool sends = action.kind != pipeline::ActionKind::kW;
     const int32_t s = action.stage.value;
     // Channel 2s goes from stage s to s + 1, channel 2s + 1 back.
     const int32_t in = forward ? (s > 0 ? 2 * (s - 1) : -1) : (s + 1 < stages ? 2 * s + 1 : -1);
     const int32_t out = forward ? (s + 1 < stages ? 2 * s : -1) : (s > 0 ? 2 * (s - 1) + 1 : -1);
     const auto command = [&](Kind kind, int32_t channel) {
-      if (kind != Kind::kCall && (channel < 0 || is_local(channel))) return;
+      if (kind != Kind::kCall && (channel < 0 || is_local(channel) || !sends)) return;
       pipeline::Command c;
       c.kind = kind;
       c.action = action;

@@ -38,7 +38,7 @@ class TraceMaker {
  public:
   TraceMaker(const LoopInput& input, EventLoop& loop, const Labels& labels,
              const std::vector<RankId>& devices)
-      : in_(input), loop_(loop), labels_(labels), devices_(devices) {}
+      : in_(input), loop_(loop), labels_(labels), devices_(devices), messages_(loop.messages()) {}
 
   trace::Trace make() {
     trace_.producer = "simulate";
@@ -104,19 +104,19 @@ class TraceMaker {
 
   void collect_messages() {
     ends_.resize(devices_.size());
-    for (size_t m = 0; m < loop_.messages().size(); ++m) {
-      const MessageRecord& record = loop_.messages()[m];
-      const FlatChannel& channel = channel_of(m);
+    for (size_t m = 0; m < messages_.size(); ++m) {
+      const MessageRecord& record = messages_[m];
+      const FlatChannel& channel = channel_of(record);
       const auto message = static_cast<int32_t>(m);
       ends_[static_cast<size_t>(channel.from)].push_back(
           {message_stream(channel.from, channel.to), record.begin, message, false});
       ends_[static_cast<size_t>(channel.to)].push_back(
           {message_stream(channel.to, channel.from), record.arrival, message, true});
     }
-    in_parallel(ends_.size(), threads_for(loop_.messages().size()), [&](size_t r) {
+    in_parallel(ends_.size(), threads_for(messages_.size()), [&](size_t r) {
       const auto sort = [&] {
         const auto command = [&](const End& end) {  // of one time those go in order of commands
-          return end.arrives ? -1 : loop_.messages()[static_cast<size_t>(end.message)].command;
+          return end.arrives ? -1 : messages_[static_cast<size_t>(end.message)].command;
         };
         std::stable_sort(ends_[r].begin(), ends_[r].end(), [&](const End& a, const End& b) {
           return std::tuple(a.stream, a.start, command(a)) <
@@ -139,16 +139,16 @@ class TraceMaker {
       if (end.arrives) continue;
       waited = waited || free > end.start;
       end.start = std::max(end.start, free);
-      free = loop_.messages()[static_cast<size_t>(end.message)].arrival;
+      free = messages_[static_cast<size_t>(end.message)].arrival;
     }
     return waited;
   }
-  const FlatChannel& channel_of(size_t message) const {
-    return in_.flat.channels[static_cast<size_t>(in_.flat.channel_of[message])];
+  const FlatChannel& channel_of(const MessageRecord& message) const {
+    return in_.flat.channels[static_cast<size_t>(message.channel)];
   }
 
   void reserve() {
-    size_t spans = devices_.size() + 2 * loop_.messages().size(), samples = 0;
+    size_t spans = devices_.size() + 2 * messages_.size(), samples = 0;
     for (const RankLog& log : loop_.logs()) {
       spans += log.calls.size() + log.waits.size();
       samples += log.memory.size();
@@ -341,9 +341,9 @@ class TraceMaker {
   }
 
   void add_message(const End& end) {
-    const MessageRecord& record = loop_.messages()[static_cast<size_t>(end.message)];
+    const MessageRecord& record = messages_[static_cast<size_t>(end.message)];
     const auto c = static_cast<size_t>(record.channel);
-    const FlatChannel& channel = in_.flat.channels[c];
+    const FlatChannel& channel = channel_of(record);
     Span& made =
         trace_.spans.emplace_back(span(static_cast<size_t>(channel.from), trace::Category::kComm,
                                        send_names_[c], end.start, record.arrival, record.command));
@@ -363,6 +363,7 @@ class TraceMaker {
   EventLoop& loop_;
   const Labels& labels_;
   const std::vector<RankId>& devices_;
+  const std::vector<MessageRecord> messages_;
   trace::NameTable names_;
   NameId step_name_;
   std::vector<NameId> wait_names_, send_names_, receive_names_;
