@@ -232,14 +232,18 @@ bool EventLoop::receive(int32_t r, int32_t number) {
   return true;
 }
 
-void EventLoop::forget_past(const RankState& state, std::vector<Interval>& messages) const {
-  if (!state.state_ready.empty()) return;  // collectives may begin before their call
-  std::erase_if(messages, [&](const Interval& i) { return i.end <= state.now; });
+bool EventLoop::is_past(const RankState& state, const Interval& message) {
+  const bool early = !state.state_ready.empty();  // collectives may begin before their call
+  return !early && message.end <= state.now;
+}
+void EventLoop::forget_past(const RankState& state, std::vector<Interval>& messages) {
+  std::erase_if(messages, [&](const Interval& i) { return is_past(state, i); });
 }
 
 // The update's collectives, which are run behind all messages of their rank, leave them the ports.
 void EventLoop::see_message(RankState& state, const FlatChannel& channel, Interval when) const {
   if ((in_.update_levels >> channel.level & 1) == 0) return;
+  if (is_past(state, when)) return;
   if (state.messages.size() <= channel.level) state.messages.resize(channel.level + 1);
   std::vector<Interval>& here = state.messages[channel.level];
   if (here.size() == here.capacity()) {

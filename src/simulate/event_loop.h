@@ -188,8 +188,9 @@ class EventLoop {
   // Logs the call's waits as far as nothing runs on any stream meanwhile; their seconds.
   double log_waits(int32_t r, const FragmentCost& cost, double end);
   void see_message(RankState& state, const FlatChannel& channel, Interval when) const;
-  // Leaves out messages that no collective of a later call meets.
-  void forget_past(const RankState& state, std::vector<Interval>& messages) const;
+  // Whether no collective of a later call meets the message.
+  static bool is_past(const RankState& state, const Interval& message);
+  static void forget_past(const RankState& state, std::vector<Interval>& messages);
   void meet(int32_t r, const TimedFragment& fragment, double at);
   // `spans` of the call's ops, `seconds` and `taken` of what begins: the call, or its pair.
   void wait_for_gathers(int32_t r, const FlatCall& flat, const FragmentCost& cost,
