@@ -9,6 +9,7 @@
 #include <memory_resource>
 #include <numeric>
 #include <optional>
+#include <span>
 #include <tuple>
 #include <unordered_map>
 #include <utility>
@@ -22,29 +23,45 @@ namespace {
 
 int64_t aligned(int64_t bytes) { return round_up(bytes, kAlignment); }
 
+struct Extent {
+  int64_t begin, end;  // bytes
+};
 struct Placed {
-  int64_t begin, end;   // bytes
-  int64_t first, last;  // steps
+  Extent extent;
+  uint32_t first, last;  // steps
 };
 
 // What has been placed, as a whole and by parts of the time, since most intervals live shortly.
 class Placing {
  public:
+  // Parts are no shorter than most lives: what lives in many costs more there than it saves.
   explicit Placing(const std::vector<Interval>& intervals) {
     if (intervals.empty()) return;
-    int64_t last = intervals[0].last;
+    int64_t last = intervals[0].last, lives = 0;
     first_ = intervals[0].first;
     for (const Interval& i : intervals) {
       first_ = std::min(first_, i.first);
       last = std::max(last, i.last);
+      lives += i.last - i.first;
     }
-    steps_ = (last - first_) / static_cast<int64_t>(kParts) + 1;
+    const auto parts = static_cast<int64_t>(kParts), count = static_cast<int64_t>(intervals.size());
+    steps_ = std::max((last - first_) / parts, 2 * lives / count) + 1;
     all_.reserve(intervals.size());
   }
-  // Those that live at one time with it are among these, by begin.
-  const std::vector<Placed>& beside(const Interval& interval) const {
+  // Where those are that live at one time with it, by begin.
+  std::span<const Extent> beside(const Interval& interval) {
     const size_t part = part_of(interval.first);
-    return part == part_of(interval.last) ? parts_[part] : all_;
+    const std::vector<Placed>& near = part == part_of(interval.last) ? parts_[part] : all_;
+    const auto first = static_cast<uint32_t>(interval.first);
+    const auto last = static_cast<uint32_t>(interval.last);
+    if (beside_.size() < near.size()) beside_.resize(2 * near.size());
+    // Without a branch, which nobody could foretell.
+    size_t count = 0;
+    for (const Placed& other : near) {
+      beside_[count] = other.extent;
+      count += static_cast<size_t>(other.first <= last) & static_cast<size_t>(first <= other.last);
+    }
+    return std::span(beside_).first(count);
   }
   void add(const Placed& placed) {
     insert(placed, all_);
@@ -56,15 +73,16 @@ class Placing {
   static constexpr size_t kParts = 64;
   size_t part_of(int64_t step) const { return static_cast<size_t>((step - first_) / steps_); }
   static void insert(const Placed& placed, std::vector<Placed>& to) {
-    const auto behind =
-        std::upper_bound(to.begin(), to.end(), placed.begin,
-                         [](int64_t begin, const Placed& other) { return begin < other.begin; });
+    const auto behind = std::upper_bound(
+        to.begin(), to.end(), placed.extent.begin,
+        [](int64_t begin, const Placed& other) { return begin < other.extent.begin; });
     to.insert(behind, placed);
   }
 
   int64_t first_ = 0, steps_ = 1;  // of a part
   std::vector<Placed> all_;
   std::array<std::vector<Placed>, kParts> parts_;
+  std::vector<Extent> beside_;
 };
 
 // Packings are tried until one takes as much as the best so far.
@@ -79,8 +97,7 @@ std::optional<Packing> place(const std::vector<Interval>& intervals,
   for (const size_t i : order) {
     const Interval& here = intervals[i];
     int64_t at = -1, best_gap = 0, end = 0;
-    for (const Placed& other : placed.beside(here)) {
-      if (other.first > here.last || here.first > other.last) continue;
+    for (const Extent& other : placed.beside(here)) {
       const int64_t gap = other.begin - end;
       if (gap >= here.bytes && (at < 0 || gap < best_gap)) at = end, best_gap = gap;
       end = std::max(end, other.end);
@@ -89,7 +106,9 @@ std::optional<Packing> place(const std::vector<Interval>& intervals,
     packing.offsets[i] = offset;
     packing.total = std::max(packing.total, offset + here.bytes);
     if (packing.total >= less_than) return {};
-    placed.add({offset, offset + here.bytes, here.first, here.last});
+    placed.add({{offset, offset + here.bytes},
+                static_cast<uint32_t>(here.first),
+                static_cast<uint32_t>(here.last)});
   }
   return packing;
 }
@@ -320,14 +339,14 @@ class AliveEnds {
     for (size_t run = 1; run <= calls_before_.back(); run *= 2)
       ends_.emplace_back(calls_before_.back() + 1 - run, 0);
   }
-  void add(const Placed& buffer) {
-    const size_t first = calls_before_[static_cast<size_t>(buffer.first)],
-                 behind = calls_before_[static_cast<size_t>(buffer.last) + 1];
+  void add(const BufferUse& use, int64_t buffer_end) {
+    const size_t first = calls_before_[static_cast<size_t>(use.first)],
+                 behind = calls_before_[static_cast<size_t>(use.last) + 1];
     if (first == behind) return;
     const auto level = static_cast<size_t>(std::bit_width(behind - first) - 1);
     std::vector<int64_t>& ends = ends_[level];
     for (const size_t run : {first, behind - (size_t{1} << level)})
-      ends[run] = std::max(ends[run], buffer.end);
+      ends[run] = std::max(ends[run], buffer_end);
   }
   // [call] in order; behind all `add`.
   const std::vector<int64_t>& of_calls() {
@@ -358,7 +377,7 @@ void plan_rank(const Program& program, RankProgram& rank) {
   const auto put = [&](size_t b, int64_t offset) {
     rank.buffers[b].storage.offset = offset;
     const int64_t behind = offset + rank.buffers[b].bytes().value;
-    alive.add({offset, behind, uses[b].first, uses[b].last});
+    alive.add(uses[b], behind);
     end = std::max(end, behind);
   };
   for (size_t b = 0; b < rank.buffers.size(); ++b) {
