@@ -406,6 +406,12 @@ TEST_CASE("calls know the buffers of their states, and updates behind those thei
     REQUIRE(flat.calls.size() == (updates ? 2 : 1));
     CHECK(flat.calls.back().bindings == (updates ? 3 : 0));
     CHECK(flat.commands[1].index == (updates ? 1 : 0));
+    // Another state makes another call of it.
+    rank.commands[1].buffers[1] = BufferId(3);
+    const FlatRank other = flatten(program, {.bindings = true}).ranks[0];
+    REQUIRE(other.calls.size() == 2);
+    CHECK(other.bindings[static_cast<size_t>(other.calls[1].bindings)] == 3);
+    CHECK(flatten(program, {}).ranks[0].calls.size() == (updates ? 2 : 1));
   }
 }
 
