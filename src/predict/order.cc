@@ -122,39 +122,41 @@ std::vector<Order::Tail> Order::tails(const std::vector<double>& costs) const {
   return tails;
 }
 
+Order::Change Order::change_of(int32_t copy, ActionKind kind, const Kept& kept,
+                               const Passed& passed) const {
+  const auto passes = [&](int32_t other) {
+    return other >= 0 && rank_of(other) == rank_of(copy) ? passed.bytes : 0;
+  };
+  const double received = passes(neighbour(copy, -1)), sent = passes(neighbour(copy, 1));
+  const double held = passed.held ? received : 0;
+  switch (kind) {
+    case ActionKind::kF: return {kept.saved + sent, received - held};
+    case ActionKind::kI:
+      return {kept.by_input_grad + received, kept.saved + kept.by_input_grad - kept.for_weights};
+    case ActionKind::kB: return {received, kept.saved + sent + held};
+    default:  // weight gradients read the stage's input and its output's gradient
+      return {0, kept.for_weights + sent + held};
+  }
+}
+
 void Order::run_memory(const std::vector<Kept>& kept, const Passed& passed,
                        std::vector<double>& most) const {
+  std::vector<Change> changes;  // [copy][kind]
+  changes.reserve(rank_of_.size() * kKinds);
+  for (int32_t copy = 0; copy < copies(); ++copy) {
+    for (size_t kind = 0; kind < kKinds; ++kind)
+      changes.push_back(change_of(copy, static_cast<ActionKind>(kind),
+                                  kept[static_cast<size_t>(piece_of(copy))], passed));
+  }
   most.assign(static_cast<size_t>(ranks_), 0);
   std::vector<double> now(static_cast<size_t>(ranks_), 0);
   for (const Step& step : steps_) {
     const auto rank = static_cast<size_t>(step.rank);
-    const Kept& here = kept[static_cast<size_t>(piece_of(step.copy))];
-    const ActionKind kind = kind_of(step);
-    const int32_t before = neighbour(step.copy, -1), behind = neighbour(step.copy, 1);
-    const double received = before >= 0 && rank_of(before) == step.rank ? passed.bytes : 0;
-    const double sent = behind >= 0 && rank_of(behind) == step.rank ? passed.bytes : 0;
-    double gone = 0;
-    switch (kind) {
-      case ActionKind::kF:
-        now[rank] += here.saved + sent;
-        if (!passed.held) gone = received;
-        break;
-      case ActionKind::kI:
-        now[rank] += here.by_input_grad + received;
-        gone = here.saved + here.by_input_grad - here.for_weights;
-        break;
-      case ActionKind::kB:
-        now[rank] += received;
-        gone = here.saved + sent;
-        if (passed.held) gone += received;
-        break;
-      default:  // weight gradients read the stage's input and its output's gradient
-        gone = here.for_weights + sent;
-        if (passed.held) gone += received;
-        break;
-    }
+    const Change& change =
+        changes[static_cast<size_t>(step.copy) * kKinds + static_cast<size_t>(kind_of(step))];
+    now[rank] += change.begins;
     most[rank] = std::max(most[rank], now[rank]);
-    now[rank] -= gone;
+    now[rank] -= change.ends;
   }
 }
 
@@ -321,13 +323,15 @@ void Order::run(const std::vector<double>& costs, const std::vector<Hop>& hop_co
   room.ends.resize(steps_.size());
   room.arrivals.resize(steps_.size());
   double* arrivals = room.arrivals.data();
+  const bool gathers = std::any_of(hop_costs.begin(), hop_costs.end(),
+                                   [](const Hop& hop) { return hop.gather > 0; });
   for (size_t i = 0; i < steps_.size(); ++i) {
     const Step& step = steps_[i];
     double& free = rank_ends[static_cast<size_t>(step.rank)];
     double start = free;
     if (step.need >= 0) {
       start = std::max(start, arrivals[step.need]);
-      const int32_t way = steps_[static_cast<size_t>(step.need)].hop;
+      const int32_t way = gathers ? steps_[static_cast<size_t>(step.need)].hop : -1;
       if (way >= 0) start += hop_costs[static_cast<size_t>(way)].gather;
     }
     if (const int32_t by = step.slot[static_cast<size_t>(slot)]; by >= 0)

@@ -93,6 +93,12 @@ class Order {
   const std::vector<Slots>& slots() const { return slots_; }
 
  private:
+  // Bytes that an action makes, and that go behind it.
+  struct Change {
+    double begins = 0, ends = 0;
+  };
+  Change change_of(int32_t copy, pipeline::ActionKind kind, const Kept& kept,
+                   const Passed& passed) const;
   // Small, for a search keeps millions of them.
   struct Step {
     int32_t copy = 0, cost = 0;
