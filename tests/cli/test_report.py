@@ -321,6 +321,40 @@ def test_bars_behind_the_end_of_a_step_without_a_flush_are_there(tmp_path):
 
 
 @in_browser
+def test_a_rank_that_sends_to_many_has_its_messages_in_one_strip(tmp_path):
+    done = simulate("--model", "gpt-1t", "--cluster", "selene", "--global-batch", 64, "--plan",
+                    "tp=8,pp=32,schedule=zb-h1,microbatches=64,post_validation", "--ignore-memory", "--advice", "none",
+                    "--report", tmp_path / "r.html")
+    assert done.returncode == 0, done.stderr
+    with browser.Browser(tmp_path / "profile") as page:
+        page.open(tmp_path / "r.html")
+        page.frame()
+        assert page.run("Math.min(...meshwright.page.runs[0].ranks.map((rank) => rank.lanes.length))") >= 30
+        rows = page.run("meshwright.page.runs[0].ranks.map((_, r) => meshwright.timelines[0].lanesOf(r))")
+        for row in rows:
+            assert len({lane["top"] for lane in row}) == 2
+            assert row[0]["height"] > 2 * row[1]["height"]
+        assert page.run("meshwright.timelines[0].canvas.height") < 700
+        # Every message is found where it is drawn, alone or beside another of the same moment.
+        assert page.run("""(() => {
+          const timeline = meshwright.timelines[0], missed = [];
+          timeline.run.ranks.forEach((rank, r) => rank.lanes.forEach((lane, l) => {
+            for (let i = 0; i < lane.n; i += 7) {
+              timeline.zoomTo({rank: r, lane: l, index: i});
+              const box = timeline.box({rank: r, lane: l, index: i}), x = (box.left + box.right) / 2;
+              const found = timeline.at(x, box.top + box.height / 2), time = timeline.time(x);
+              const other = found && timeline.run.ranks[r].lanes[found.lane];
+              const same = found && found.lane === l && found.index === i;
+              if (!same && !(other && other.messages === lane.messages && other.start[found.index] <= time &&
+                             other.end[found.index] >= time)) missed.push([r, l, i, found]);
+            }
+          }));
+          return missed;
+        })()""") == []
+        assert page.troubles() == []
+
+
+@in_browser
 def test_ops_and_collectives_have_lanes_of_their_own(tmp_path):
     done = simulate(*JOB, "--plan", PLAN, "--ops", "--advice", "none", "--report", tmp_path / "r.html")
     assert done.returncode == 0, done.stderr
