@@ -422,3 +422,22 @@ def test_long_names_plans_and_figures_stay_inside_the_page(tmp_path, width):
                 .filter((e) => e.clientWidth > 0 && e.scrollWidth > e.clientWidth + 1).map((e) => e.innerText)""") == []
         assert page.run("document.querySelector('h1').innerText").endswith("on 32 or 64 x A100-SXM-80GB")
         assert page.troubles() == []
+
+
+@in_browser
+def test_a_bar_is_told_by_instants_that_tell_its_ends_apart(tmp_path):
+    done = simulate("--model", "llama3-70b", "--cluster", "h200", "--seq-len", 4096, "--global-batch", 256, "--plan",
+                    "dp=64,zero=3,microbatches=4", "--advice", "none", "--ops", "--report", tmp_path / "r.html")
+    assert done.returncode == 0, done.stderr
+    with browser.Browser(tmp_path / "profile") as page:
+        page.open(tmp_path / "r.html")
+        bars = page.run("meshwright.bars(0, 0)")
+        assert any(bar["start"] > 1e10 and 0 < bar["end"] - bar["start"] < 1e4 for bar in bars)
+        seconds = {"s": 1, "ms": 1e-3, "µs": 1e-6}
+        for bar in bars:
+            ends = []
+            for text in bar["facts"]["from"].split(" to "):
+                number, _, unit = text.partition(" ")
+                ends.append(float(number) * seconds[unit] * 1e9 if unit else 0)
+            takes = bar["end"] - bar["start"]
+            assert abs(ends[1] - ends[0] - takes) <= 0.2 * takes + 1, bar
