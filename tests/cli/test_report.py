@@ -441,3 +441,17 @@ def test_a_bar_is_told_by_instants_that_tell_its_ends_apart(tmp_path):
                 ends.append(float(number) * seconds[unit] * 1e9 if unit else 0)
             takes = bar["end"] - bar["start"]
             assert abs(ends[1] - ends[0] - takes) <= 0.2 * takes + 1, bar
+
+
+@in_browser
+def test_the_page_writes_sizes_and_times_as_the_command_line_does(tmp_path):
+    done = simulate("--model", "llama3-70b", "--cluster", "h200", "--seq-len", 4096, "--global-batch", 256, "--plan",
+                    "dp=64,zero=3,microbatches=4", "--compare", "dp=1,microbatches=256", "--advice", "none", "--ignore-memory",
+                    "--report", tmp_path / "r.html")
+    assert done.returncode == 0, done.stderr
+    assert "logits#0 1002 MiB" in done.stdout
+    long = re.search(r"^dp=1,.* (\d+ min \d\d s) ", done.stdout, re.MULTILINE)[1]
+    with browser.Browser(tmp_path / "profile") as page:
+        page.open(tmp_path / "r.html")
+        assert page.run("[...document.querySelectorAll('.stacks .time')].map((time) => time.innerText)")[1] == long
+        assert re.search(r"logits#0\s+activations\s+1002 MiB", page.run("document.getElementById('memory').innerText"))
