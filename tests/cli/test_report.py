@@ -1,6 +1,7 @@
 """`meshwright simulate --report`: the page in a browser shows what the trace holds."""
 
 import json
+import os
 import pathlib
 import re
 import subprocess
@@ -303,6 +304,18 @@ def test_a_plan_that_does_not_fit_says_so(tmp_path):
                           cwd=meshwright.ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "does not fit: needs 452 GiB of 77.4 GiB for tensors (of 80.0 GiB)" in page.read_text()
+
+
+def test_a_model_whose_name_is_no_utf_8_is_in_files_that_are(tmp_path):
+    model = tmp_path / os.fsdecode(b"caf\xe9.json")
+    model.write_text((ROOT / "models/gpt-micro.json").read_text())
+    done = subprocess.run([BINARY, "simulate", "--model", model, "--cluster", "selene", "--global-batch", "4", "--plan", "dp=1",
+                           "--report", tmp_path / "r.html", "--trace", tmp_path / "t.json", "--json"], capture_output=True)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.decode())["model"].endswith("caf\ufffd.json")
+    page = (tmp_path / "r.html").read_text(encoding="utf-8")
+    assert "<title>One training step of caf\\xe9 on" in page and '"title":"One training step of caf\ufffd on' in page
+    json.loads((tmp_path / "t.json").read_text(encoding="utf-8"))
 
 
 @in_browser
