@@ -148,6 +148,15 @@ def test_the_pointer_tells_what_lies_under_it(page):
 
 
 @in_browser
+def test_messages_name_the_row_that_they_go_to(page):
+    told = page.run("""meshwright.timelines.map((timeline) => timeline.run.ranks.map((rank, r) => rank.lanes.flatMap((lane, l) =>
+      lane.messages ? [timeline.facts({rank: r, lane: l, index: 0}).facts[0][1]] : [])))""")
+    assert told[0] == [["0, messages, pipeline rank 1"], ["1, messages, pipeline rank 0"]]  # devices 0 and 4
+    assert [len(messages) for messages in told[1]] == [1, 2, 2, 1]
+    assert "2, messages, pipeline rank 3" in told[1][2]
+
+
+@in_browser
 def test_wheel_drag_buttons_and_keys_move_the_view(page):
     page.run("meshwright.view.fit(); scrollTo(0, 0)")
     page.frame()
