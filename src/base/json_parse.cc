@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "base/utf8.h"
 
 namespace mw {
 namespace {
@@ -14,29 +15,6 @@ constexpr int kDeepest = 200;
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 bool is_word(char c) { return is_digit(c) || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
-
-// The length of the UTF-8 sequence at the start of `text`, or 0 where it is malformed, overlong, a
-// surrogate or above U+10FFFF [RFC 3629].
-size_t utf8_length(std::string_view text) {
-  const auto byte = [&](size_t i) {
-    return static_cast<unsigned char>(i < text.size() ? text[i] : 0);
-  };
-  const auto tail = [&](size_t i, int low = 0x80, int high = 0xBF) {
-    return byte(i) >= low && byte(i) <= high;
-  };
-  const int lead = byte(0);
-  if (lead < 0x80) return 1;
-  if (lead >= 0xC2 && lead <= 0xDF) return tail(1) ? 2 : 0;
-  if (lead >= 0xE0 && lead <= 0xEF) {
-    const int low = lead == 0xE0 ? 0xA0 : 0x80, high = lead == 0xED ? 0x9F : 0xBF;
-    return tail(1, low, high) && tail(2) ? 3 : 0;
-  }
-  if (lead >= 0xF0 && lead <= 0xF4) {
-    const int low = lead == 0xF0 ? 0x90 : 0x80, high = lead == 0xF4 ? 0x8F : 0xBF;
-    return tail(1, low, high) && tail(2) && tail(3) ? 4 : 0;
-  }
-  return 0;
-}
 
 void append_utf8(std::string& out, uint32_t code) {
   const auto put = [&](uint32_t byte) { out += static_cast<char>(byte); };

@@ -8,6 +8,8 @@
 
 #include <fmt/core.h>
 
+#include "base/utf8.h"
+
 namespace mw {
 namespace {
 
@@ -261,20 +263,29 @@ std::string clipped(std::string_view text) {
 
 std::string printable(std::string_view text) {
   std::string result;
-  for (const char c : text) {
-    const auto code = static_cast<unsigned char>(c);
-    if (code < 0x20 || code == 0x7F) {
+  for (size_t i = 0; i < text.size();) {
+    const auto code = static_cast<unsigned char>(text[i]);
+    const size_t length = utf8_length(text.substr(i));
+    if (code < 0x20 || code == 0x7F || length == 0) {
       result += fmt::format("\\x{:02x}", code);
     } else {
-      result += c;
+      result += text.substr(i, length);
     }
+    i += std::max<size_t>(length, 1);
   }
   return result;
 }
 
 std::string quoted(std::string_view text) {
   std::string result = "\"";
-  for (const char c : text) {
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (static_cast<unsigned char>(c) >= 0x80) {
+      const size_t length = utf8_length(text.substr(i));
+      result += length == 0 ? "\uFFFD" : text.substr(i, length);
+      i += std::max<size_t>(length, 1) - 1;
+      continue;
+    }
     switch (c) {
       case '"': result += "\\\""; break;
       case '\\': result += "\\\\"; break;

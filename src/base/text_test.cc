@@ -135,6 +135,15 @@ TEST_CASE("a message shows control characters as numbers") {
         "0F0\\x00\\x1b[31m\\x7f \xc3\xa4");
 }
 
+TEST_CASE("bytes that are no UTF-8 are numbers in a message and U+FFFD in JSON") {
+  CHECK(printable("~ä€𝄞") == "~ä€𝄞");
+  CHECK(quoted("~ä€𝄞") == "\"~ä€𝄞\"");
+  CHECK(printable("a\xff\xc3") == "a\\xff\\xc3");
+  CHECK(printable("\xe2\x82é") == "\\xe2\\x82é");  // a character cut in two
+  CHECK(quoted("a\xff\"\xc3") == "\"a\uFFFD\\\"\uFFFD\"");
+  CHECK(quoted("\xed\xa0\x80") == "\"\uFFFD\uFFFD\uFFFD\"");  // half of a surrogate pair
+}
+
 TEST_CASE("a byte order mark is no text") {
   CHECK(without_bom("\xEF\xBB\xBFx") == "x");
   CHECK(without_bom("x\xEF\xBB\xBF") == "x\xEF\xBB\xBF");

@@ -14,7 +14,8 @@ std::string to_html(const Page& page) {
   const std::string packed = packed_base64(page, names);
   // "<" would end the element that holds the JSON; JSON writes it as an escape too.
   const std::string figures = replace_all(figures_json(page, names), "<", "\\u003c");
-  const std::string title = replace_all(replace_all(page.title, "&", "&amp;"), "<", "&lt;");
+  const std::string title =
+      replace_all(replace_all(printable(page.title), "&", "&amp;"), "<", "&lt;");
   std::string html =
       "<!doctype html>\n<html lang=\"en\" data-theme=\"light\">\n<head>\n<meta charset=\"utf-8\">\n"
       "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"

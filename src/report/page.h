@@ -67,7 +67,7 @@ struct Page {
 };
 
 // Most points of a memory curve that a rank gets; a longer curve keeps the fullest instant of each
-// part of the step, so that its peak stays.
+// part of the step, so that its peak stays, and what is held through parts without a change.
 inline constexpr size_t kMemoryPoints = 1024;
 
 std::string to_html(const Page& page);

@@ -112,24 +112,37 @@ class RunPacker {
     return end;
   }
 
-  void pack_memory(const PageRank& rank) {
-    const std::vector<trace::MemoryPoint> all = trace::memory_curve(run_.trace, rank.device);
+  // The first point and the fullest of each part of the curve; the last one too where it holds
+  // through the next part, which has no point of its own: together one more than there are parts.
+  std::vector<const trace::MemoryPoint*> kept_points(
+      const std::vector<trace::MemoryPoint>& all) const {
     std::vector<const trace::MemoryPoint*> kept;
     if (all.size() <= kMemoryPoints) {
       for (const trace::MemoryPoint& point : all) kept.push_back(&point);
-    } else {
-      const double parts = static_cast<double>(kMemoryPoints) - 1;
-      size_t part = kMemoryPoints;
-      for (const trace::MemoryPoint& point : all) {
-        const auto here = static_cast<size_t>(point.time.value / run_.step.value * parts);
-        if (here != part || kept.empty()) {
-          kept.push_back(&point);
-          part = here;
-        } else if (kept.back()->total < point.total) {
-          kept.back() = &point;
-        }
-      }
+      return kept;
     }
+    const double parts = static_cast<double>(kMemoryPoints) - 2;
+    const double length = std::max(run_.step, all.back().time).value;
+    const auto part_of = [&](const trace::MemoryPoint& point) {
+      return static_cast<size_t>(point.time.value / length * parts);
+    };
+    for (auto next = all.begin(); next != all.end();) {
+      const size_t part = part_of(*next);
+      const trace::MemoryPoint* fullest = &*next;
+      for (; next != all.end() && part_of(*next) == part; ++next) {
+        if (fullest->total < next->total) fullest = &*next;
+      }
+      if (kept.empty() && fullest != &all.front()) kept.push_back(&all.front());
+      kept.push_back(fullest);
+      const bool is_followed = next != all.end() && part_of(*next) == part + 1;
+      if (!is_followed && &*std::prev(next) != fullest) kept.push_back(&*std::prev(next));
+    }
+    return kept;
+  }
+
+  void pack_memory(const PageRank& rank) {
+    const std::vector<trace::MemoryPoint> all = trace::memory_curve(run_.trace, rank.device);
+    const std::vector<const trace::MemoryPoint*> kept = kept_points(all);
     packer_.number(static_cast<int64_t>(kept.size()));
     int64_t time = 0;
     std::array<Bytes, trace::kMemoryCategories> bytes{};

@@ -167,6 +167,47 @@ TEST_CASE("a long memory curve keeps its peak") {
   }
 }
 
+TEST_CASE("a long memory curve falls where it does, however long it then stays") {
+  Page page = page_of({bar("", 0, 0, 1, 0)});
+  std::vector<trace::MemorySample>& samples = page.runs[0].trace.memory;
+  const auto hold = [&](double time, int64_t bytes) {
+    samples.push_back(
+        {RankId(0), Seconds(time), trace::MemoryCategory::kWorkspace, Bytes(bytes)});
+  };
+  hold(0, 500);
+  // Up and down 3000 times within the first tenth, once in the middle and behind the end.
+  for (int i = 0; i < 3000; ++i) {
+    hold((i + 0.2) / 30'000.0, 900);
+    hold((i + 0.5) / 30'000.0, 100);
+  }
+  hold(0.5, 700);
+  hold(0.5 + 1e-6, 200);
+  hold(1.2, 800);
+  hold(1.2 + 1e-6, 300);
+  std::vector<std::vector<std::string>> names;
+  Unpacker reader(packed_base64(page, names));
+  for (int i = 0; i < 4 + 8; ++i) reader.number();  // the lane and its bar
+  const int64_t points = reader.number();
+  CHECK(points <= static_cast<int64_t>(kMemoryPoints));
+  std::map<int64_t, int64_t> curve;
+  int64_t time = 0, total = 0;
+  for (int64_t point = 0; point < points; ++point) {
+    time += reader.number();
+    for (int c = 0; c < trace::kMemoryCategories; ++c) total += reader.signed_number();
+    curve[time] = total;
+  }
+  const auto held_at = [&](double at) {
+    return std::prev(curve.upper_bound(std::llround(at * 1e9)))->second;
+  };
+  CHECK(held_at(0) == 500);
+  CHECK(held_at(0.05) == 900);
+  for (const double at : {0.102, 0.3, 0.499}) CHECK(held_at(at) == 100);
+  CHECK(held_at(0.5) == 700);
+  for (const double at : {0.502, 0.8, 1.199}) CHECK(held_at(at) == 200);
+  CHECK(held_at(1.2) == 800);
+  CHECK(held_at(2) == 300);
+}
+
 TEST_CASE("the page holds no text that ends an element early, and names no other file") {
   const std::string html = to_html(page_of({bar("", 0, 0, 1, 0)}));
   CHECK(html.find("a </title> of") == std::string::npos);

@@ -184,6 +184,15 @@ TEST_CASE("an svg's boxes begin and end at their times, on one scale up to the r
   CHECK(box == xs.size());
 }
 
+TEST_CASE("boxes too narrow for a white edge have none") {
+  for (const auto& [microbatches, edges] : {std::pair(8, 64), std::pair(256, 1024), std::pair(1024, 0)}) {
+    const ScheduleDrawing drawing = drawing_of("1f1b", 4, microbatches);
+    const std::string svg = draw_svg({&drawing, 1});
+    CHECK(values_of(svg, " stroke=\"").size() == static_cast<size_t>(edges));
+    CHECK(values_of(svg, "<title>").size() == static_cast<size_t>(2 * 4 * microbatches));
+  }
+}
+
 TEST_CASE("every chunk and every replica of a rank has a shade of its own") {
   const auto fills = [](const ScheduleDrawing& drawing) {
     const std::vector<std::string> all = values_of(draw_svg({&drawing, 1}), "fill=\"");

@@ -15,7 +15,7 @@ namespace {
 
 // All lengths in pixels. A letter is as wide as the widest of usual sans-serif fonts' digits, bold
 // ones in headings.
-constexpr double kRow = 20, kHead = 22, kLine = 15, kGap = 16, kWidth = 1200, kEdge = 8;
+constexpr double kRow = 20, kHead = 22, kLine = 15, kGap = 16, kWidth = 1200, kEdge = 8, kEdged = 2;
 constexpr double kLetter = 7.7, kBoldLetter = 8.4, kDigit = 6.4;  // of 12, 12 and 10 pixels
 
 struct Color {
@@ -75,10 +75,12 @@ double left_of(std::span<const ScheduleDrawing> drawings) {
 }
 
 std::string box(const Action& action, double x, double y, double width, const std::string& fill) {
+  // The edges of thousands of narrow boxes would leave nothing of them.
+  const char* edge = width < kEdged ? "" : " stroke=\"#fff\" stroke-width=\"0.5\"";
   std::string text = fmt::format(
-      "<rect x=\"{:.2f}\" y=\"{:.0f}\" width=\"{:.2f}\" height=\"{:.0f}\" fill=\"{}\" "
-      "stroke=\"#fff\" stroke-width=\"0.5\"><title>{}</title></rect>\n",
-      x, y, width, kRow - 2, fill, pipeline::to_string(action));
+      "<rect x=\"{:.2f}\" y=\"{:.0f}\" width=\"{:.2f}\" height=\"{:.0f}\" fill=\"{}\"{}><title>{}</title>"
+      "</rect>\n",
+      x, y, width, kRow - 2, fill, edge, pipeline::to_string(action));
   const std::string number = std::to_string(action.first);
   if (width >= kDigit * static_cast<double>(number.size())) {
     text += fmt::format(

@@ -325,9 +325,8 @@ class TraceMaker {
         {devices_[r], fmt::format("rank {}, pipeline rank {}", devices_[r].value, r)});
     trace_.streams.push_back({devices_[r], StreamId(0), "compute"});
     for (const int32_t peer : peers_[r]) {  // the report's page knows these by their first word
-      trace_.streams.push_back(
-          {devices_[r], message_stream(static_cast<int32_t>(r), peer),
-           fmt::format("messages, rank {}", devices_[static_cast<size_t>(peer)].value)});
+      trace_.streams.push_back({devices_[r], message_stream(static_cast<int32_t>(r), peer),
+                                fmt::format("messages, pipeline rank {}", peer)});
     }
     if (!in_.options.op_spans) return;
     for (size_t l = 0; l < labels_.size(); ++l) {

@@ -118,9 +118,9 @@ TEST_CASE("messages with each peer are on a stream of their own and leave one af
       for (size_t i = 0; i < spans.size(); ++i) {
         const trace::Span& arrived = *arrivals.at(spans[i]->flow_out);
         CHECK(arrived.start == spans[i]->end());
-        CHECK(names.at(stream) == fmt::format("messages, rank {}", arrived.rank.value));
+        CHECK(names.at(stream) == fmt::format("messages, pipeline rank {}", arrived.rank.value));
         CHECK(names.at({arrived.rank.value, arrived.stream.value}) ==
-              fmt::format("messages, rank {}", stream.first));
+              fmt::format("messages, pipeline rank {}", stream.first));
         if (i == 0) continue;
         CHECK(spans[i - 1]->end() <= spans[i]->start);
         waited = waited || spans[i - 1]->end() == spans[i]->start;

@@ -1,6 +1,7 @@
 """`meshwright simulate --report`: the page in a browser shows what the trace holds."""
 
 import json
+import os
 import pathlib
 import re
 import subprocess
@@ -144,6 +145,15 @@ def test_the_pointer_tells_what_lies_under_it(page):
     text = page.run("document.getElementById('tip').innerText")
     assert "send" in text and "bytes" in text and "KiB" in text
     page.mouse("mouseMoved", 5, 5)
+
+
+@in_browser
+def test_messages_name_the_row_that_they_go_to(page):
+    told = page.run("""meshwright.timelines.map((timeline) => timeline.run.ranks.map((rank, r) => rank.lanes.flatMap((lane, l) =>
+      lane.messages ? [timeline.facts({rank: r, lane: l, index: 0}).facts[0][1]] : [])))""")
+    assert told[0] == [["0, messages, pipeline rank 1"], ["1, messages, pipeline rank 0"]]  # devices 0 and 4
+    assert [len(messages) for messages in told[1]] == [1, 2, 2, 1]
+    assert "2, messages, pipeline rank 3" in told[1][2]
 
 
 @in_browser
@@ -305,6 +315,18 @@ def test_a_plan_that_does_not_fit_says_so(tmp_path):
     assert "does not fit: needs 452 GiB of 77.4 GiB for tensors (of 80.0 GiB)" in page.read_text()
 
 
+def test_a_model_whose_name_is_no_utf_8_is_in_files_that_are(tmp_path):
+    model = tmp_path / os.fsdecode(b"caf\xe9.json")
+    model.write_text((ROOT / "models/gpt-micro.json").read_text())
+    done = subprocess.run([BINARY, "simulate", "--model", model, "--cluster", "selene", "--global-batch", "4", "--plan", "dp=1",
+                           "--report", tmp_path / "r.html", "--trace", tmp_path / "t.json", "--json"], capture_output=True)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.decode())["model"].endswith("caf\ufffd.json")
+    page = (tmp_path / "r.html").read_text(encoding="utf-8")
+    assert "<title>One training step of caf\\xe9 on" in page and '"title":"One training step of caf\ufffd on' in page
+    json.loads((tmp_path / "t.json").read_text(encoding="utf-8"))
+
+
 @in_browser
 def test_bars_behind_the_end_of_a_step_without_a_flush_are_there(tmp_path):
     done = simulate("examples/gpt-micro.toml", "--cluster", "selene", "--precision", "f32", "--plan",
@@ -318,6 +340,40 @@ def test_bars_behind_the_end_of_a_step_without_a_flush_are_there(tmp_path):
         assert page.run("meshwright.view.length") == last
         # Both versions of the weights are in the curve.
         assert page.run("meshwright.page.runs[0].ranks.map((rank) => Math.max(...rank.memory.total))") == result["alive_bytes"]
+
+
+@in_browser
+def test_a_rank_that_sends_to_many_has_its_messages_in_one_strip(tmp_path):
+    done = simulate("--model", "gpt-1t", "--cluster", "selene", "--global-batch", 64, "--plan",
+                    "tp=8,pp=32,schedule=zb-h1,microbatches=64,post_validation", "--ignore-memory", "--advice", "none",
+                    "--report", tmp_path / "r.html")
+    assert done.returncode == 0, done.stderr
+    with browser.Browser(tmp_path / "profile") as page:
+        page.open(tmp_path / "r.html")
+        page.frame()
+        assert page.run("Math.min(...meshwright.page.runs[0].ranks.map((rank) => rank.lanes.length))") >= 30
+        rows = page.run("meshwright.page.runs[0].ranks.map((_, r) => meshwright.timelines[0].lanesOf(r))")
+        for row in rows:
+            assert len({lane["top"] for lane in row}) == 2
+            assert row[0]["height"] > 2 * row[1]["height"]
+        assert page.run("meshwright.timelines[0].canvas.height") < 700
+        # Every message is found where it is drawn, alone or beside another of the same moment.
+        assert page.run("""(() => {
+          const timeline = meshwright.timelines[0], missed = [];
+          timeline.run.ranks.forEach((rank, r) => rank.lanes.forEach((lane, l) => {
+            for (let i = 0; i < lane.n; i += 7) {
+              timeline.zoomTo({rank: r, lane: l, index: i});
+              const box = timeline.box({rank: r, lane: l, index: i}), x = (box.left + box.right) / 2;
+              const found = timeline.at(x, box.top + box.height / 2), time = timeline.time(x);
+              const other = found && timeline.run.ranks[r].lanes[found.lane];
+              const same = found && found.lane === l && found.index === i;
+              if (!same && !(other && other.messages === lane.messages && other.start[found.index] <= time &&
+                             other.end[found.index] >= time)) missed.push([r, l, i, found]);
+            }
+          }));
+          return missed;
+        })()""") == []
+        assert page.troubles() == []
 
 
 @in_browser
@@ -388,3 +444,36 @@ def test_long_names_plans_and_figures_stay_inside_the_page(tmp_path, width):
                 .filter((e) => e.clientWidth > 0 && e.scrollWidth > e.clientWidth + 1).map((e) => e.innerText)""") == []
         assert page.run("document.querySelector('h1').innerText").endswith("on 32 or 64 x A100-SXM-80GB")
         assert page.troubles() == []
+
+
+@in_browser
+def test_a_bar_is_told_by_instants_that_tell_its_ends_apart(tmp_path):
+    done = simulate("--model", "llama3-70b", "--cluster", "h200", "--seq-len", 4096, "--global-batch", 256, "--plan",
+                    "dp=64,zero=3,microbatches=4", "--advice", "none", "--ops", "--report", tmp_path / "r.html")
+    assert done.returncode == 0, done.stderr
+    with browser.Browser(tmp_path / "profile") as page:
+        page.open(tmp_path / "r.html")
+        bars = page.run("meshwright.bars(0, 0)")
+        assert any(bar["start"] > 1e10 and 0 < bar["end"] - bar["start"] < 1e4 for bar in bars)
+        seconds = {"s": 1, "ms": 1e-3, "µs": 1e-6}
+        for bar in bars:
+            ends = []
+            for text in bar["facts"]["from"].split(" to "):
+                number, _, unit = text.partition(" ")
+                ends.append(float(number) * seconds[unit] * 1e9 if unit else 0)
+            takes = bar["end"] - bar["start"]
+            assert abs(ends[1] - ends[0] - takes) <= 0.2 * takes + 1, bar
+
+
+@in_browser
+def test_the_page_writes_sizes_and_times_as_the_command_line_does(tmp_path):
+    done = simulate("--model", "llama3-70b", "--cluster", "h200", "--seq-len", 4096, "--global-batch", 256, "--plan",
+                    "dp=64,zero=3,microbatches=4", "--compare", "dp=1,microbatches=256", "--advice", "none", "--ignore-memory",
+                    "--report", tmp_path / "r.html")
+    assert done.returncode == 0, done.stderr
+    assert "logits#0 1002 MiB" in done.stdout
+    long = re.search(r"^dp=1,.* (\d+ min \d\d s) ", done.stdout, re.MULTILINE)[1]
+    with browser.Browser(tmp_path / "profile") as page:
+        page.open(tmp_path / "r.html")
+        assert page.run("[...document.querySelectorAll('.stacks .time')].map((time) => time.innerText)")[1] == long
+        assert re.search(r"logits#0\s+activations\s+1002 MiB", page.run("document.getElementById('memory').innerText"))

@@ -493,6 +493,16 @@ def test_control_characters_of_a_file_are_shown_not_obeyed(tmp_path):
         assert f"{file}:1: cell 2 is '{shown}0B0'; it must be empty, stage" in schedule("--from", file, expect=2)
 
 
+def test_a_file_whose_name_is_no_utf_8_is_drawn_in_files_that_are(tmp_path):
+    file, svg = tmp_path / os.fsdecode(b"caf\xe9.csv"), tmp_path / "s.svg"
+    file.write_text("0F0,0B0\n")
+    done = subprocess.run([str(meshwright.BINARY), "schedule", "--from", file, "--svg", svg, "--json"], capture_output=True)
+    assert done.returncode == 0, done.stderr
+    heading = next(e for e in xml.etree.ElementTree.parse(svg).iter() if e.get("class") == "name")
+    assert "caf\\xe9.csv: makespan 3" in "".join(heading.itertext())
+    assert json.loads(done.stdout.decode())["schedule"].endswith("caf\ufffd.csv")
+
+
 def test_a_step_without_any_time_is_refused():
     for kind in ("1f1b", "zb-auto"):
         error = schedule(kind, "--stages", 2, "--microbatches", 2, "--costs", "f=0,b=0:0,w=0,comm=1", expect=2)

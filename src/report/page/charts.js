@@ -56,7 +56,7 @@ class Columns {
       context.fillStyle = css(colour("line"));
       context.fillRect(LEFT, Math.round(y(value)), width - LEFT, 1);
       context.fillStyle = css(colour("soft"));
-      context.fillText(this.text(value), LEFT - 6, y(value));
+      context.fillText(this.text(value), LEFT - 6, y(value), LEFT - 8);
     }
     const bar = Math.min(64, Math.max(1, pitch * (pitch > 6 ? 0.72 : 0.9)));
     this.columns.forEach((parts, r) => {

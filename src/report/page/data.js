@@ -108,27 +108,34 @@ function firstShown(lane, time) {
 
 // A number with three digits, as the command line prints it.
 function three(x) {
-  return x >= 100 ? x.toFixed(0) : x >= 10 ? x.toFixed(1) : x.toFixed(2);
+  return x < 9.995 ? x.toFixed(2) : x < 99.95 ? x.toFixed(1) : x.toFixed(0);
 }
 function timeText(ns) {
   const sign = ns < 0 ? "−" : "", x = Math.abs(ns);
   if (x < 999.5) return `${sign}${x.toFixed(0)} ns`;
   if (x < 999.5e3) return `${sign}${three(x / 1e3)} µs`;
   if (x < 999.5e6) return `${sign}${three(x / 1e6)} ms`;
-  return `${sign}${three(x / 1e9)} s`;
+  if (x < 59.95e9) return `${sign}${three(x / 1e9)} s`;
+  const whole = Math.round(x / 1e9), minutes = Math.floor(whole / 60), hours = Math.floor(minutes / 60);
+  const two = (n) => String(n).padStart(2, "0");
+  if (minutes < 60) return `${sign}${minutes} min ${two(whole - 60 * minutes)} s`;
+  if (hours < 48) return `${sign}${hours} h ${two(minutes - 60 * hours)} min`;
+  return `${sign}${(x / 86400e9).toFixed(1)} days`;
 }
-// An instant, to seven digits: of two bars beside each other they differ.
-function instantText(ns) {
+// An instant, to seven digits, or to as many as tell the ends of what takes `span` apart.
+function instantText(ns, span) {
   const [unit, name] = ns >= 1e9 ? [1e9, "s"] : ns >= 1e6 ? [1e6, "ms"] : [1e3, "µs"];
-  return ns === 0 ? "0" : `${Number((ns / unit).toPrecision(7))} ${name}`;
+  if (ns === 0) return "0";
+  const power = (x) => Math.floor(Math.log10(x)), digits = power(ns) - power(Math.max(10, span)) + 2;
+  return `${Number((ns / unit).toPrecision(Math.max(7, digits)))} ${name}`;
 }
 // The command line's own words, with the page's sign for micro.
 const micro = (text) => text.replace(/(\d) us\b/g, "$1 µs");
 function bytesText(bytes) {
-  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
+  const units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
   let u = 0, x = bytes;
-  while (x >= 999.5 && u + 1 < units.length) { x /= 1024; ++u; }
-  return u ? `${three(x)} ${units[u]}` : `${x} B`;
+  while (x >= 1023.5 && u + 1 < units.length) { x /= 1024; ++u; }  // 1023.5 would be 1024
+  return u ? `${three(x)} ${units[u]}` : `${Math.round(x)} B`;
 }
 function siText(x, unit) {
   const units = ["", "k", "M", "G", "T", "P", "E"];
@@ -151,14 +158,14 @@ function barTitle(run, lane, i) {
 }
 // What is to be said of a bar: [what, value] each.
 function barFacts(run, lane, i) {
-  const facts = [["takes", timeText(lane.end[i] - lane.start[i])],
-                 ["from", `${instantText(lane.start[i])} to ${instantText(lane.end[i])}`]];
+  const takes = lane.end[i] - lane.start[i];
+  const facts = [["takes", timeText(takes)],
+                 ["from", `${instantText(lane.start[i], takes)} to ${instantText(lane.end[i], takes)}`]];
   if (lane.category[i] === WAIT && lane.stage[i] >= 0)
     facts.push(["before", `stage ${lane.stage[i]}, microbatch ${lane.microbatch[i]}`]);
   if (lane.bytes[i] > 0) facts.push([lane.category[i] === COMPUTE ? "sends" : "bytes", bytesText(lane.bytes[i])]);
   if (lane.flops[i] > 0) {
-    const takes = lane.end[i] - lane.start[i];  // 0: another op's kernel does it
-    const rate = takes > 0 ? `, ${siText(lane.flops[i] / takes * 1e9, "FLOP/s")}` : "";
+    const rate = takes > 0 ? `, ${siText(lane.flops[i] / takes * 1e9, "FLOP/s")}` : "";  // 0: another op's kernel does it
     facts.push(["FLOPs", siText(lane.flops[i], "FLOP") + rate]);
   }
   return facts;

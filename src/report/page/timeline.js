@@ -93,14 +93,31 @@ function drawAxis(context, view, width, bottom) {
   }
 }
 
+// Which lanes of a rank lie in each strip of its row. Each has its own, but for the messages of a rank
+// that sends to more than a few.
+const MESSAGE_STRIPS = 4;
+function stripsOf(rank) {
+  const together = rank.lanes.filter((lane) => lane.messages).length > MESSAGE_STRIPS, strips = [];
+  let messages = null;
+  rank.lanes.forEach((lane, l) => {
+    if (together && lane.messages && messages) return messages.push(l);
+    strips.push([l]);
+    if (lane.messages) messages = strips[strips.length - 1];
+  });
+  return strips;
+}
+
 class Timeline {
   constructor(canvas, run, view, tell) {
     Object.assign(this, {canvas, run, view, tell, chosen: null, hovered: null, showPath: false});
     const ranks = run.ranks.length;
     this.row = Math.max(7, Math.min(30, Math.floor(560 / Math.max(1, ranks))));
+    this.gap = this.row >= 12 ? 3 : 1;
+    this.labelled = this.row >= 13;
     // Beside computation: messages and up to two groups of devices in its row, more below.
     this.thin = Math.max(1, Math.min(4, Math.floor(this.row * 0.2)));
-    this.row += this.thin * Math.max(0, ...run.ranks.map((rank) => rank.lanes.length - 4));
+    this.strips = run.ranks.map(stripsOf);
+    this.row += this.thin * Math.max(0, ...this.strips.map((strips) => strips.length - 4));
     this.height = TOP + ranks * this.row + 4;
     view.listeners.push(() => this.later());
     this.listen();
@@ -116,10 +133,13 @@ class Timeline {
 
   // Rows of a rank in CSS pixels: computation and waits above, other streams thin below.
   lanesOf(r) {
-    const top = TOP + r * this.row, gap = this.row >= 12 ? 3 : 1, others = this.run.ranks[r].lanes.length - 1;
-    const main = this.row - gap - this.thin * others;
-    return this.run.ranks[r].lanes.map((lane, l) => l === 0
-      ? {top, height: main} : {top: top + main + this.thin * (l - 1), height: this.thin});
+    const top = TOP + r * this.row, main = this.row - this.gap - this.thin * (this.strips[r].length - 1);
+    const places = [];
+    this.strips[r].forEach((lanes, s) => {
+      for (const l of lanes)
+        places[l] = s === 0 ? {top, height: main} : {top: top + main + this.thin * (s - 1), height: this.thin};
+    });
+    return places;
   }
 
   // Which colour of the palette each bar has.
@@ -147,9 +167,9 @@ class Timeline {
     const track = colour("track");
     this.run.ranks.forEach((rank, r) => {
       const lanes = this.lanesOf(r);
-      lanes.forEach((place, l) => {
-        const height = Math.max(1, Math.round(place.height * ratio));
-        const strip = this.strip(rank.lanes[l], pixels, ratio, l === 0 ? track : colour("panel"));
+      this.strips[r].forEach((inside, s) => {
+        const place = lanes[inside[0]], height = Math.max(1, Math.round(place.height * ratio));
+        const strip = this.strip(inside.map((l) => rank.lanes[l]), pixels, ratio, s === 0 ? track : colour("panel"));
         const image = context.createImageData(pixels, height);
         const words = new Uint32Array(image.data.buffer);
         for (let y = 0; y < height; ++y) words.set(strip, y * pixels);
@@ -161,7 +181,7 @@ class Timeline {
         context.textBaseline = "middle";
         context.fillText(`rank ${r}`, LEFT - 7, lanes[0].top + lanes[0].height / 2 + 0.5);
       }
-      if (this.row >= 13) this.label(context, rank.lanes[0], lanes[0]);
+      if (this.labelled) this.label(context, rank.lanes[0], lanes[0]);
     });
     if (this.showPath) this.drawPath(context);
     this.outline(context, this.hovered, "ink");
@@ -170,9 +190,20 @@ class Timeline {
 
   // One line of pixels: each the mean of what is there, so that nothing is too small to be seen. Waits
   // lie on the call that they are part of.
-  strip(lane, pixels, ratio, empty) {
-    const {begin, end} = this.view, scale = pixels / (end - begin), colours = palette();
+  strip(lanes, pixels, ratio, empty) {
     const sum = this.sum?.length === 4 * pixels ? this.sum.fill(0) : (this.sum = new Float32Array(4 * pixels));
+    for (const lane of lanes) this.addBars(lane, sum, pixels, ratio);
+    const line = new Uint32Array(pixels);
+    for (let p = 0; p < pixels; ++p) {
+      const at = 4 * p, cover = sum[at + 3], part = cover > 1 ? 1 / cover : 1, rest = cover < 1 ? 1 - cover : 0;
+      line[p] = 0xff000000 | (sum[at + 2] * part + rest * empty[2] + 0.5) << 16 |
+        (sum[at + 1] * part + rest * empty[1] + 0.5) << 8 | (sum[at] * part + rest * empty[0] + 0.5);
+    }
+    return line;
+  }
+
+  addBars(lane, sum, pixels, ratio) {
+    const {begin, end} = this.view, scale = pixels / (end - begin), colours = palette();
     const paint = lane.paint ||= this.paints(lane);
     for (let i = firstShown(lane, begin); i < lane.n && lane.start[i] < end; ++i) {
       const c = colours[paint[i]], r = c[0], g = c[1], b = c[2], over = paint[i] === 0;
@@ -187,13 +218,6 @@ class Timeline {
         sum[at + 3] = sum[at + 3] * keep + share;
       }
     }
-    const line = new Uint32Array(pixels);
-    for (let p = 0; p < pixels; ++p) {
-      const at = 4 * p, cover = sum[at + 3], part = cover > 1 ? 1 / cover : 1, rest = cover < 1 ? 1 - cover : 0;
-      line[p] = 0xff000000 | (sum[at + 2] * part + rest * empty[2] + 0.5) << 16 |
-        (sum[at + 1] * part + rest * empty[1] + 0.5) << 8 | (sum[at] * part + rest * empty[0] + 0.5);
-    }
-    return line;
   }
 
   // Numbers of microbatches where they have room.
@@ -261,16 +285,19 @@ class Timeline {
     const r = Math.floor((y - TOP) / this.row);
     if (x < LEFT || r < 0 || r >= this.run.ranks.length) return null;
     const lanes = this.lanesOf(r), time = this.time(x), slack = 1.5 * (this.time(x + 1) - time);
-    let l = 0;
-    lanes.forEach((place, k) => { if (k > 0 && y >= place.top) l = k; });
-    const lane = this.run.ranks[r].lanes[l];
-    if (!lane) return null;
-    const last = lastAt(lane.start, time);
-    for (let i = last; i >= 0 && i > last - 50; --i)
-      if (lane.end[i] >= time) return {rank: r, lane: l, index: i};
-    for (const i of [last, last + 1])
-      if (i >= 0 && i < lane.n && lane.start[i] - slack <= time && time <= lane.end[i] + slack)
-        return {rank: r, lane: l, index: i};
+    const inside = this.strips[r].findLast((strip, s) => s === 0 || y >= lanes[strip[0]].top) || [];
+    const last = new Map(inside.map((l) => [l, lastAt(this.run.ranks[r].lanes[l].start, time)]));
+    for (const l of inside) {
+      const lane = this.run.ranks[r].lanes[l];
+      for (let i = last.get(l); i >= 0 && i > last.get(l) - 50; --i)
+        if (lane.end[i] >= time) return {rank: r, lane: l, index: i};
+    }
+    for (const l of inside) {
+      const lane = this.run.ranks[r].lanes[l];
+      for (const i of [last.get(l), last.get(l) + 1])
+        if (i >= 0 && i < lane.n && lane.start[i] - slack <= time && time <= lane.end[i] + slack)
+          return {rank: r, lane: l, index: i};
+    }
     return null;
   }
 
