@@ -71,12 +71,12 @@ std::string format_float(float number);
 // What a message shows of a text that somebody gave: its first 60 bytes and "…" where it is longer;
 // no character is cut in two.
 std::string clipped(std::string_view text);
-// With "\x1b" in place of such a character: what a terminal would not show, or would obey, and bytes
-// that are no UTF-8.
+// With "\x1b" in place of such a character: what a terminal would not show, or would obey, and
+// bytes that are no UTF-8.
 std::string printable(std::string_view text);
 
-// In double quotes, with ", \ and control characters escaped as in JSON; U+FFFD in place of every byte
-// that is no UTF-8.
+// In double quotes, with ", \ and control characters escaped as in JSON; U+FFFD in place of every
+// byte that is no UTF-8.
 std::string quoted(std::string_view text);
 
 }  // namespace mw

@@ -171,8 +171,7 @@ TEST_CASE("a long memory curve falls where it does, however long it then stays")
   Page page = page_of({bar("", 0, 0, 1, 0)});
   std::vector<trace::MemorySample>& samples = page.runs[0].trace.memory;
   const auto hold = [&](double time, int64_t bytes) {
-    samples.push_back(
-        {RankId(0), Seconds(time), trace::MemoryCategory::kWorkspace, Bytes(bytes)});
+    samples.push_back({RankId(0), Seconds(time), trace::MemoryCategory::kWorkspace, Bytes(bytes)});
   };
   hold(0, 500);
   // Up and down 3000 times within the first tenth, once in the middle and behind the end.

@@ -185,7 +185,8 @@ TEST_CASE("an svg's boxes begin and end at their times, on one scale up to the r
 }
 
 TEST_CASE("boxes too narrow for a white edge have none") {
-  for (const auto& [microbatches, edges] : {std::pair(8, 64), std::pair(256, 1024), std::pair(1024, 0)}) {
+  for (const auto& [microbatches, edges] :
+       {std::pair(8, 64), std::pair(256, 1024), std::pair(1024, 0)}) {
     const ScheduleDrawing drawing = drawing_of("1f1b", 4, microbatches);
     const std::string svg = draw_svg({&drawing, 1});
     CHECK(values_of(svg, " stroke=\"").size() == static_cast<size_t>(edges));

@@ -78,7 +78,8 @@ std::string box(const Action& action, double x, double y, double width, const st
   // The edges of thousands of narrow boxes would leave nothing of them.
   const char* edge = width < kEdged ? "" : " stroke=\"#fff\" stroke-width=\"0.5\"";
   std::string text = fmt::format(
-      "<rect x=\"{:.2f}\" y=\"{:.0f}\" width=\"{:.2f}\" height=\"{:.0f}\" fill=\"{}\"{}><title>{}</title>"
+      "<rect x=\"{:.2f}\" y=\"{:.0f}\" width=\"{:.2f}\" height=\"{:.0f}\" "
+      "fill=\"{}\"{}><title>{}</title>"
       "</rect>\n",
       x, y, width, kRow - 2, fill, edge, pipeline::to_string(action));
   const std::string number = std::to_string(action.first);
