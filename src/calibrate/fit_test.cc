@@ -277,6 +277,10 @@ TEST_CASE("a table of kernels is checked by line, whichever it is of") {
       "k.csv:5: device: must be that of a cluster, or how it begins, is \"\"",
       Error);
   CHECK_THROWS_WITH_AS(parse_kernels(kKernelHeader, "k.csv", "A100"), "k.csv: has no rows", Error);
+  // Columns come in any order, and a spreadsheet writes a byte order mark before the first.
+  const std::string first = "\xEF\xBB\xBFkernel,device,dtype,batch,m,n,k,causal,time_us\n";
+  CHECK(parse_kernels(first + "product,A100,bf16,1,8,8,8,0,5\n", "k.csv", "A100").kernels.size() ==
+        1);
   const std::string header = "device,collective,nodes,ranks,bytes,time_us\n";
   const std::vector<CollectiveRow> rows =
       parse_kernels(header +
