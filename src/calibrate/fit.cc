@@ -280,8 +280,8 @@ Range range_of(const std::vector<std::string>& constants, const cluster::Cluster
     range.most.push_back(std::log(info->most));
     // What is off begins in the middle: near nothing it would matter too little to be found.
     const double value = cluster::constant(at, name);
-    const double start =
-        value == 0 && info->least > 0 ? std::sqrt(info->least * info->most) : std::max(1e-9, value);
+    const double middle = info->least > 0 ? std::sqrt(info->least * info->most) : info->most / 2;
+    const double start = value == 0 ? middle : std::max(1e-9, value);
     range.start.push_back(std::clamp(std::log(start), range.least.back(), range.most.back()));
   }
   return range;

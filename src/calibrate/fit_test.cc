@@ -104,6 +104,31 @@ TEST_CASE("a fit finds a constant that moves the times little, far from where it
   CHECK(fit.constants[0].value == mw::test::close_to(1).epsilon(1e-3));
 }
 
+TEST_CASE("a fit finds a constant that may be nothing, and is where the fit begins") {
+  Machines machines = a100();
+  machines.profiles = {stack(0.5)};
+  machines.profiles[0].constants.push_back({"collective_copies", 5, 0, 0, "by hand"});
+  std::vector<Run> rows;
+  for (const int64_t hidden : {1024, 2048, 4096}) {
+    rows.push_back(gpt(4, hidden, 16, 1024, 8192, 8));
+    rows.back().software = "stack";
+    rows.back().gpus = rows.back().dp = 8;
+    rows.back().zero = 3;
+  }
+  std::vector<const Run*> pointers;
+  const std::vector<Comparison> compared = validate(rows, machines, 1);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    REQUIRE(compared[i].reason.empty());
+    rows[i].value = compared[i].predicted;
+    pointers.push_back(&rows[i]);
+  }
+  FitOptions options;
+  options.constants = {"collective_copies"};
+  const Fit fit = Fitter(pointers, {}, a100(), stack(0.5), options).fit();
+  CHECK(fit.constants[0].determined);
+  CHECK(fit.constants[0].value == mw::test::close_to(5).epsilon(0.01));
+}
+
 TEST_CASE("a fit tries what a row leaves open as validate does") {
   std::vector<Run> rows = simulated_rows(0.5);
   for (Run& run : rows) {
