@@ -453,9 +453,10 @@ Fit Fitter::Parts::fit_at(const Point& at, const Range& range, const std::vector
   const Matrix normal =
       normal_equations(jacobian(x, range.most, used), r, w, x, start, prior).matrix;
   const Matrix covariance = inverse(normal);
+  // As the prior takes it: rows without noise are not sure of what they do not tell.
+  const double off = std::max(kLeast, fit.deviation);
   for (size_t p = 0; p < x.size(); ++p) {
-    const double deviation =
-        std::sqrt(covariance[p][p] * fit.deviation * fit.deviation * weight / effective);
+    const double deviation = std::sqrt(covariance[p][p] * off * off * weight / effective);
     fit.constants.push_back({options.constants[p], std::exp(start[p]), std::exp(x[p]),
                              std::exp(x[p] - 1.96 * deviation), std::exp(x[p] + 1.96 * deviation),
                              normal[p][p] > prior});

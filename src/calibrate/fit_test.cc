@@ -104,6 +104,18 @@ TEST_CASE("a fit finds a constant that moves the times little, far from where it
   CHECK(fit.constants[0].value == mw::test::close_to(1).epsilon(1e-3));
 }
 
+TEST_CASE("rows that are fitted exactly are not sure of a constant that they do not tell") {
+  // One row three times: any of many pairs of these constants makes its time.
+  const std::vector<Run> rows(3, simulated_rows(0.5)[1]);
+  const Fit fit = fitter(rows, {}, {"matrix_fraction", "update_traffic"}).fit();
+  CHECK(fit.deviation < 1e-5);
+  for (const Fitted& constant : fit.constants) {
+    CAPTURE(constant.name);
+    CHECK(constant.high > 1.2 * constant.value);
+    CHECK(constant.low < constant.value / 1.2);
+  }
+}
+
 TEST_CASE("a fit finds a constant that may be nothing, and is where the fit begins") {
   Machines machines = a100();
   machines.profiles = {stack(0.5)};
