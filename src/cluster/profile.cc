@@ -67,7 +67,7 @@ constexpr std::array<Setting, 30> kSettings = {{
     {"accumulation", &Stack::accumulation, true},
     {"prefetch_mb", &Stack::prefetch_mb},
     {"gathered_again", &Stack::gathered_again, false, Written::kWhereUnusual, 0, 1},
-    {"error", &Stack::error},
+    {"error", &Stack::error, false, Written::kWhereUnusual, 0, 100},
 }};
 
 // `use` is called with the setting and its place.

@@ -266,6 +266,8 @@ TEST_CASE("what a profile says must be what it can be") {
            {launch + "2 }", "no error"},
            {launch + "1.99 }", outside + "1.99"},
            {launch + "3.01 }", outside + "3.01"},
+           {"error = 100", "no error"},
+           {"error = inf", "p.toml:5: error: must be a number from 0 to 100, is inf"},
            {hidden + "[0, 0]", "no error"},
            {hidden + "[1]", ends},
            {hidden + "[1, 2, 3]", ends},
