@@ -284,7 +284,11 @@ std::string to_toml(const Profile& profile) {
   text += settings_text(profile, {}, false);
   for (const ProfileSettings& version : profile.versions) {
     text += fmt::format("\n[[versions]]\nruns_that_say = {}\n", text_of(version.runs_that_say));
-    text += settings_text(version, profile, true);
+    ProfileSettings unsaid = profile;  // what a key that is not there is read as
+    if (const int64_t bytes = version.kernels.gradient_bytes;
+        unsaid.kernels.bf16_gradient_bytes > 0 && bytes != profile.kernels.gradient_bytes)
+      unsaid.kernels.bf16_gradient_bytes = bytes;
+    text += settings_text(version, unsaid, true);
     text += fmt::format("source = {}\n", quoted(version.source));
     for (const Constant& c : version.constants)
       text += fmt::format("constants.{}\n", entry_text(c));
