@@ -233,10 +233,11 @@ std::string settings_text(const ProfileSettings& settings, const ProfileSettings
   return text;
 }
 
-// { value = 0.5, source = "..." }
+// { value = 0.5, source = "..." }; what was not fitted with all its digits.
 std::string entry_text(const Constant& c) {
-  std::string text = fmt::format("{} = {{ value = {:.5g}, ", c.name, c.value);
-  if (c.fitted()) text += fmt::format("low = {:.4g}, high = {:.4g}, ", c.low, c.high);
+  std::string text = fmt::format("{} = {{ value = ", c.name);
+  text += c.fitted() ? fmt::format("{:.5g}, low = {:.4g}, high = {:.4g}, ", c.value, c.low, c.high)
+                     : fmt::format("{}, ", c.value);
   return text + fmt::format("source = {} }}", quoted(c.source));
 }
 

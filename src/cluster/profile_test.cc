@@ -202,6 +202,13 @@ TEST_CASE("a version's gradients are written as they are read, of both kinds of 
   }
 }
 
+TEST_CASE("constants that were not fitted are written with all their digits") {
+  const std::string text = replace_all(
+      replace_all(kProfile, "{ value = 0.5, source", "{ value = 0.123456789, source"),
+      "{ value = 3, source", "{ value = 2.7182818, source");
+  CHECK(to_toml(parse_profile(text, "p.toml")) == text);
+}
+
 TEST_CASE("a link's constants are of its own kind, as shares of what its port carries") {
   for (const std::string kind : {"node", "network"}) {
     CAPTURE(kind);
