@@ -167,6 +167,16 @@ struct Fitter::Parts {
                   measured_on.file, row.ranks, counted(row.nodes, "node"), counted(node, "device"));
     }
   }
+  // Whether it has what the kernels were measured in.
+  void check_kernels() const {
+    const auto is_fp8 = [](const KernelRow& row) { return row.fp8 != cost::Fp8::kOff; };
+    const std::vector<KernelRow>& rows = measured.kernels;
+    if (measured_on.device.peak("fp8").value > 0 || std::none_of(rows.begin(), rows.end(), is_fp8))
+      return;
+    throw_error(
+        "{}: {} has no fp8 products (peak_TFLOPs.fp8), and some were measured; leave their rows out",
+        measured_on.file, measured_on.device.name);
+  }
   void set(cluster::Cluster& at, const std::vector<double>& logs) const {
     for (size_t p = 0; p < logs.size(); ++p)
       cluster::set_constant(at, options.constants[p], std::exp(logs[p]));
@@ -243,6 +253,7 @@ Fitter::Fitter(const std::vector<const Run*>& runs, const MeasuredKernels& measu
     cluster::apply(profile, parts.measured_on);
   }
   parts.check_collectives();
+  parts.check_kernels();
   const std::vector<const Run*> all = chosen(runs, with, options.runs_per_source, parts.skipped);
   std::vector<Parts::Case> cases(all.size());
   std::vector<std::string> wrong(all.size());

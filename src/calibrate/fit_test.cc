@@ -498,6 +498,19 @@ TEST_CASE("a measured collective is one of the cluster's, its latency beside the
         }).ends_with(": has no [[link]], and all-reduces were measured"));
 }
 
+TEST_CASE("products in fp8 are of a device that has them") {
+  const MeasuredKernels measured = parse_kernels(
+      kKernelHeader + "A100,product,bf16,1,64,64,64,0,1\nA100,product,fp8,1,64,64,64,0,1\n",
+      "k.csv", "A100");
+  Machines machines = a100();
+  machines.clusters[0].file = "box.toml";
+  CHECK(mw::test::thrown_by([&] { unfitted({}, measured, machines); }) ==
+        "box.toml: A100 has no fp8 products (peak_TFLOPs.fp8), and some were measured; leave their "
+        "rows out");
+  machines.clusters[0].device.peaks.emplace_back("fp8", cluster::FlopsPerSecond(624e12));
+  CHECK(unfitted({}, measured, machines).fit().residuals.size() == 2);
+}
+
 TEST_CASE("what a fit says of rows left out is their mean error, and the worst with its sign") {
   MeasuredKernels measured = streams(std::vector<double>(10, 1.0));
   measured.kernels[2].time_us /= 1.1;
