@@ -167,6 +167,16 @@ struct Fitter::Parts {
                   measured_on.file, row.ranks, counted(row.nodes, "node"), counted(node, "device"));
     }
   }
+  // Whether it has what the kernels were measured in.
+  void check_kernels() const {
+    const auto is_fp8 = [](const KernelRow& row) { return row.fp8 != cost::Fp8::kOff; };
+    const std::vector<KernelRow>& rows = measured.kernels;
+    if (measured_on.device.peak("fp8").value > 0 || std::none_of(rows.begin(), rows.end(), is_fp8))
+      return;
+    throw_error(
+        "{}: {} has no fp8 products (peak_TFLOPs.fp8), and some were measured; leave their rows out",
+        measured_on.file, measured_on.device.name);
+  }
   void set(cluster::Cluster& at, const std::vector<double>& logs) const {
     for (size_t p = 0; p < logs.size(); ++p)
       cluster::set_constant(at, options.constants[p], std::exp(logs[p]));
@@ -182,7 +192,7 @@ struct Fitter::Parts {
   double deviation(const std::vector<double>& r, const std::vector<bool>& used,
                    const std::vector<double>& w) const;
   Fit fit_at(const Point& at, const Range& range, const std::vector<bool>& used,
-             const std::vector<double>& w, double prior) const;
+             const std::vector<double>& w, double residual) const;
 
   // [row] what its square counts: every source alike, a table as one more, its kernels' kinds
   // alike; without runs each kind as much as a source.
@@ -243,6 +253,7 @@ Fitter::Fitter(const std::vector<const Run*>& runs, const MeasuredKernels& measu
     cluster::apply(profile, parts.measured_on);
   }
   parts.check_collectives();
+  parts.check_kernels();
   const std::vector<const Run*> all = chosen(runs, with, options.runs_per_source, parts.skipped);
   std::vector<Parts::Case> cases(all.size());
   std::vector<std::string> wrong(all.size());
@@ -280,8 +291,8 @@ Range range_of(const std::vector<std::string>& constants, const cluster::Cluster
     range.most.push_back(std::log(info->most));
     // What is off begins in the middle: near nothing it would matter too little to be found.
     const double value = cluster::constant(at, name);
-    const double start =
-        value == 0 && info->least > 0 ? std::sqrt(info->least * info->most) : std::max(1e-9, value);
+    const double middle = info->least > 0 ? std::sqrt(info->least * info->most) : info->most / 2;
+    const double start = value == 0 ? middle : std::max(1e-9, value);
     range.start.push_back(std::clamp(std::log(start), range.least.back(), range.most.back()));
   }
   return range;
@@ -301,11 +312,8 @@ double prior_weight(const std::vector<double>& w, double residual) {
   return off * off / (kPrior * kPrior) * weight / effective_rows(w);
 }
 
-// The rows' weights, less of runs that are further off than most are: beyond kBound deviations of
-// normal residuals with their median, a run pulls as hard as one that is just there [Huber 1964].
-// Kernels behind the `runs` were measured for the table, and count as they are.
-std::vector<double> bounded_weights(size_t runs, const std::vector<double>& r,
-                                    const std::vector<double>& w) {
+// Of normal residuals with the runs' median.
+double median_deviation(size_t runs, const std::vector<double>& r, const std::vector<double>& w) {
   std::vector<std::pair<double, double>> sizes;
   double all = 0;
   for (size_t i = 0; i < runs; ++i) sizes.emplace_back(std::abs(r[i]), w[i]), all += w[i];
@@ -315,10 +323,32 @@ std::vector<double> bounded_weights(size_t runs, const std::vector<double>& r,
     if (below < all / 2) median = size;
     below += weight;
   }
-  const double bound = kBound * kOfMedian * std::max(kLeast, median);
+  return kOfMedian * std::max(kLeast, median);
+}
+
+// The rows' weights, less of runs that are further off than most are: beyond kBound deviations by
+// their median, a run pulls as hard as one that is just there [Huber 1964]. Kernels behind the
+// `runs` were measured for the table, and count as they are.
+std::vector<double> bounded_weights(size_t runs, const std::vector<double>& r,
+                                    const std::vector<double>& w) {
+  const double bound = kBound * median_deviation(runs, r, w);
   std::vector<double> bounded = w;
   for (size_t i = 0; i < runs; ++i) bounded[i] *= std::min(1.0, bound / std::abs(r[i]));
   return bounded;
+}
+
+// The deviation of rows of which least squares would be as sure as a bounded fit is of these runs
+// [Huber 1964, asymptotic variance]. A few that are far off hardly move it.
+double bounded_deviation(size_t runs, const std::vector<double>& r, const std::vector<double>& w) {
+  const double bound = kBound * median_deviation(runs, r, w);
+  double all = 0, inside = 0, squares = 0;
+  for (size_t i = 0; i < runs; ++i) {
+    const double size = std::abs(r[i]);
+    all += w[i];
+    inside += size <= bound ? w[i] : 0;
+    squares += w[i] * std::min(size, bound) * std::min(size, bound);
+  }
+  return inside > 0 ? std::sqrt(squares * all) / inside : 0;
 }
 
 // What a round minimises: squares of residuals and of ways from the start.
@@ -396,15 +426,18 @@ Fit Fitter::fit(const std::vector<bool>& given) const {
   const std::vector<double> w = parts.weights(used);
   const Range range = range_of(parts.options.constants, parts.measured_on);
   Point at{range.start, parts.residuals(range.start, used)};
-  double prior = prior_weight(w, kTypical);
+  double off = kTypical, prior = prior_weight(w, off);
   std::vector<double> bounded = w;
   const bool bound = parts.options.bounded;
   for (int round = 0; round < (bound ? kBoundedRounds : kRounds); ++round) {
     parts.descend(at, range, used, bounded, prior);
     if (bound) bounded = bounded_weights(parts.runs.size(), at.r, w);
-    prior = prior_weight(w, parts.deviation(at.r, used, w));
+    off = bound ? bounded_deviation(parts.runs.size(), at.r, w) : parts.deviation(at.r, used, w);
+    prior = prior_weight(w, off);
   }
-  return parts.fit_at(at, range, used, w, prior);
+  Fit fit = parts.fit_at(at, range, used, w, off);
+  fit.deviation = parts.deviation(at.r, used, w);
+  return fit;
 }
 
 void Fitter::Parts::descend(Point& at, const Range& range, const std::vector<bool>& used,
@@ -442,20 +475,22 @@ double Fitter::Parts::deviation(const std::vector<double>& r, const std::vector<
   return total > 0 ? std::sqrt(sum / total) : 0;
 }
 
-// What is told of the constants at x, with the residuals r of the rows that are used.
+// What is told of the constants at x, with the residuals r of the rows that are used; one is
+// expected to be off by `residual`.
 Fit Fitter::Parts::fit_at(const Point& at, const Range& range, const std::vector<bool>& used,
-                          const std::vector<double>& w, double prior) const {
+                          const std::vector<double>& w, double residual) const {
   const auto& [x, r] = at;
   const std::vector<double>& start = range.start;
   Fit fit;
-  fit.deviation = deviation(r, used, w);
+  const double prior = prior_weight(w, residual);
   const double weight = std::accumulate(w.begin(), w.end(), 0.0), effective = effective_rows(w);
   const Matrix normal =
       normal_equations(jacobian(x, range.most, used), r, w, x, start, prior).matrix;
   const Matrix covariance = inverse(normal);
+  // As the prior takes it: rows without noise are not sure of what they do not tell.
+  const double off = std::max(kLeast, residual);
   for (size_t p = 0; p < x.size(); ++p) {
-    const double deviation =
-        std::sqrt(covariance[p][p] * fit.deviation * fit.deviation * weight / effective);
+    const double deviation = std::sqrt(covariance[p][p] * off * off * weight / effective);
     fit.constants.push_back({options.constants[p], std::exp(start[p]), std::exp(x[p]),
                              std::exp(x[p] - 1.96 * deviation), std::exp(x[p] + 1.96 * deviation),
                              normal[p][p] > prior});

@@ -89,6 +89,12 @@ TEST_CASE("a run that is far off pulls a bounded fit no harder than one that is 
   CHECK(found(4, true) == mw::test::close_to(0.5).epsilon(0.02));
   CHECK(found(8, true) == mw::test::close_to(found(4, true)).epsilon(0.01));
   CHECK(found(1, true) == mw::test::close_to(found(1, false)).epsilon(0.005));
+  // Nor, in units that are not the column's, back to where the fit begins.
+  CHECK(found(1e6, true) == mw::test::close_to(0.5).epsilon(0.02));
+  rows.back().value *= 1e6;
+  const Fit fit = fitter(rows, {}, constants, true).fit();
+  CHECK(fit.constants[0].high < 1.1 * fit.constants[0].value);
+  CHECK(fit.deviation > 3);
 }
 
 TEST_CASE("a fit finds a constant that moves the times little, far from where it begins") {
@@ -102,6 +108,43 @@ TEST_CASE("a fit finds a constant that moves the times little, far from where it
   const Fit fit = Fitter(pointers, {}, a100(), begin, options).fit();
   CHECK(fit.constants[0].start == mw::test::close_to(0.1));
   CHECK(fit.constants[0].value == mw::test::close_to(1).epsilon(1e-3));
+}
+
+TEST_CASE("rows that are fitted exactly are not sure of a constant that they do not tell") {
+  // One row three times: any of many pairs of these constants makes its time.
+  const std::vector<Run> rows(3, simulated_rows(0.5)[1]);
+  const Fit fit = fitter(rows, {}, {"matrix_fraction", "update_traffic"}).fit();
+  CHECK(fit.deviation < 1e-5);
+  for (const Fitted& constant : fit.constants) {
+    CAPTURE(constant.name);
+    CHECK(constant.high > 1.2 * constant.value);
+    CHECK(constant.low < constant.value / 1.2);
+  }
+}
+
+TEST_CASE("a fit finds a constant that may be nothing, and is where the fit begins") {
+  Machines machines = a100();
+  machines.profiles = {stack(0.5)};
+  machines.profiles[0].constants.push_back({"collective_copies", 5, 0, 0, "by hand"});
+  std::vector<Run> rows;
+  for (const int64_t hidden : {1024, 2048, 4096}) {
+    rows.push_back(gpt(4, hidden, 16, 1024, 8192, 8));
+    rows.back().software = "stack";
+    rows.back().gpus = rows.back().dp = 8;
+    rows.back().zero = 3;
+  }
+  std::vector<const Run*> pointers;
+  const std::vector<Comparison> compared = validate(rows, machines, 1);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    REQUIRE(compared[i].reason.empty());
+    rows[i].value = compared[i].predicted;
+    pointers.push_back(&rows[i]);
+  }
+  FitOptions options;
+  options.constants = {"collective_copies"};
+  const Fit fit = Fitter(pointers, {}, a100(), stack(0.5), options).fit();
+  CHECK(fit.constants[0].determined);
+  CHECK(fit.constants[0].value == mw::test::close_to(5).epsilon(0.01));
 }
 
 TEST_CASE("a fit tries what a row leaves open as validate does") {
@@ -277,6 +320,10 @@ TEST_CASE("a table of kernels is checked by line, whichever it is of") {
       "k.csv:5: device: must be that of a cluster, or how it begins, is \"\"",
       Error);
   CHECK_THROWS_WITH_AS(parse_kernels(kKernelHeader, "k.csv", "A100"), "k.csv: has no rows", Error);
+  // Columns come in any order, and a spreadsheet writes a byte order mark before the first.
+  const std::string first = "\xEF\xBB\xBFkernel,device,dtype,batch,m,n,k,causal,time_us\n";
+  CHECK(parse_kernels(first + "product,A100,bf16,1,8,8,8,0,5\n", "k.csv", "A100").kernels.size() ==
+        1);
   const std::string header = "device,collective,nodes,ranks,bytes,time_us\n";
   const std::vector<CollectiveRow> rows =
       parse_kernels(header +
@@ -455,6 +502,19 @@ TEST_CASE("a measured collective is one of the cluster's, its latency beside the
   CHECK(mw::test::thrown_by([&] {
           unfitted({}, measured, alone);
         }).ends_with(": has no [[link]], and all-reduces were measured"));
+}
+
+TEST_CASE("products in fp8 are of a device that has them") {
+  const MeasuredKernels measured = parse_kernels(
+      kKernelHeader + "A100,product,bf16,1,64,64,64,0,1\nA100,product,fp8,1,64,64,64,0,1\n",
+      "k.csv", "A100");
+  Machines machines = a100();
+  machines.clusters[0].file = "box.toml";
+  CHECK(mw::test::thrown_by([&] { unfitted({}, measured, machines); }) ==
+        "box.toml: A100 has no fp8 products (peak_TFLOPs.fp8), and some were measured; leave their "
+        "rows out");
+  machines.clusters[0].device.peaks.emplace_back("fp8", cluster::FlopsPerSecond(624e12));
+  CHECK(unfitted({}, measured, machines).fit().residuals.size() == 2);
 }
 
 TEST_CASE("what a fit says of rows left out is their mean error, and the worst with its sign") {

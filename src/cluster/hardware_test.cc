@@ -78,7 +78,7 @@ TEST_CASE("a cluster file's units are taken from its keys") {
 TEST_CASE("a device may have other names") {
   CHECK(parse_cluster(kBox, "box.toml").device.also.empty());
   const auto called = [](const char* also) {
-    return replace_all(kBox, "memory_GB = 80", std::string("memory_GB = 80\nalso = ") + also);
+    return replace_all(kBox, "memory_GB = 80", fmt::format("memory_GB = 80\nalso = {}", also));
   };
   CHECK(parse_cluster(called(R"(["Chip 80", "the chip"])"), "box.toml").device.also ==
         std::vector<std::string>{"Chip 80", "the chip"});

@@ -67,7 +67,7 @@ constexpr std::array<Setting, 30> kSettings = {{
     {"accumulation", &Stack::accumulation, true},
     {"prefetch_mb", &Stack::prefetch_mb},
     {"gathered_again", &Stack::gathered_again, false, Written::kWhereUnusual, 0, 1},
-    {"error", &Stack::error},
+    {"error", &Stack::error, false, Written::kWhereUnusual, 0, 100},
 }};
 
 // `use` is called with the setting and its place.
@@ -233,10 +233,11 @@ std::string settings_text(const ProfileSettings& settings, const ProfileSettings
   return text;
 }
 
-// { value = 0.5, source = "..." }
+// { value = 0.5, source = "..." }; what was not fitted with all its digits.
 std::string entry_text(const Constant& c) {
-  std::string text = fmt::format("{} = {{ value = {:.5g}, ", c.name, c.value);
-  if (c.fitted()) text += fmt::format("low = {:.4g}, high = {:.4g}, ", c.low, c.high);
+  std::string text = fmt::format("{} = {{ value = ", c.name);
+  text += c.fitted() ? fmt::format("{:.5g}, low = {:.4g}, high = {:.4g}, ", c.value, c.low, c.high)
+                     : fmt::format("{}, ", c.value);
   return text + fmt::format("source = {} }}", quoted(c.source));
 }
 
@@ -284,7 +285,11 @@ std::string to_toml(const Profile& profile) {
   text += settings_text(profile, {}, false);
   for (const ProfileSettings& version : profile.versions) {
     text += fmt::format("\n[[versions]]\nruns_that_say = {}\n", text_of(version.runs_that_say));
-    text += settings_text(version, profile, true);
+    ProfileSettings unsaid = profile;  // what a key that is not there is read as
+    if (const int64_t bytes = version.kernels.gradient_bytes;
+        unsaid.kernels.bf16_gradient_bytes > 0 && bytes != profile.kernels.gradient_bytes)
+      unsaid.kernels.bf16_gradient_bytes = bytes;
+    text += settings_text(version, unsaid, true);
     text += fmt::format("source = {}\n", quoted(version.source));
     for (const Constant& c : version.constants)
       text += fmt::format("constants.{}\n", entry_text(c));

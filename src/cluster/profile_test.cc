@@ -178,12 +178,35 @@ TEST_CASE("a profile that is written and read again is the same text") {
   REQUIRE(profile.versions.size() == 1);
   CHECK(profile.versions[0].runs_that_say == std::vector<std::string>{"an old paper"});
   CHECK(profile.versions[0].stack.overlap == std::vector<std::string>{"serial"});
-  CHECK(to_toml(profile) == replace_all(kProfile, "gradient_bytes = 8\n",
-                                        "gradient_bytes = 8\nbf16_gradient_bytes = 8\n"));
+  CHECK(to_toml(profile) == kProfile);
   const Profile again = parse_profile(to_toml(profile), "p.toml");
   CHECK(again.stack.accumulation == Accumulation::kAutograd);
   REQUIRE(again.versions.size() == 1);
   CHECK(again.versions[0].stack.accumulation == Accumulation::kBuffers);
+}
+
+TEST_CASE("a version's gradients are written as they are read, of both kinds of halves") {
+  for (const int64_t of_f16 : {2, 4, 8}) {
+    for (const int64_t of_bf16 : {2, 4, 8}) {
+      CAPTURE(of_f16);
+      CAPTURE(of_bf16);
+      const std::string both = fmt::format("gradient_bytes = {}\nbf16_gradient_bytes = {}\n", of_f16,
+                                           of_bf16);
+      const Profile profile =
+          parse_profile(replace_all(kProfile, "gradient_bytes = 8\n", both), "p.toml");
+      const Profile again = parse_profile(to_toml(profile), "p.toml");
+      REQUIRE(again.versions.size() == 1);
+      CHECK(again.versions[0].kernels.gradient_bytes == of_f16);
+      CHECK(again.versions[0].kernels.bf16_gradient_bytes == of_bf16);
+    }
+  }
+}
+
+TEST_CASE("constants that were not fitted are written with all their digits") {
+  const std::string text = replace_all(
+      replace_all(kProfile, "{ value = 0.5, source", "{ value = 0.123456789, source"),
+      "{ value = 3, source", "{ value = 2.7182818, source");
+  CHECK(to_toml(parse_profile(text, "p.toml")) == text);
 }
 
 TEST_CASE("a link's constants are of its own kind, as shares of what its port carries") {
@@ -266,6 +289,8 @@ TEST_CASE("what a profile says must be what it can be") {
            {launch + "2 }", "no error"},
            {launch + "1.99 }", outside + "1.99"},
            {launch + "3.01 }", outside + "3.01"},
+           {"error = 100", "no error"},
+           {"error = inf", "p.toml:5: error: must be a number from 0 to 100, is inf"},
            {hidden + "[0, 0]", "no error"},
            {hidden + "[1]", ends},
            {hidden + "[1, 2, 3]", ends},
