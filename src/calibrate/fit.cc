@@ -192,7 +192,7 @@ struct Fitter::Parts {
   double deviation(const std::vector<double>& r, const std::vector<bool>& used,
                    const std::vector<double>& w) const;
   Fit fit_at(const Point& at, const Range& range, const std::vector<bool>& used,
-             const std::vector<double>& w, double residual) const;
+             const std::vector<double>& w, double prior) const;
 
   // [row] what its square counts: every source alike, a table as one more, its kernels' kinds
   // alike; without runs each kind as much as a source.
@@ -312,8 +312,11 @@ double prior_weight(const std::vector<double>& w, double residual) {
   return off * off / (kPrior * kPrior) * weight / effective_rows(w);
 }
 
-// Of normal residuals with the runs' median.
-double median_deviation(size_t runs, const std::vector<double>& r, const std::vector<double>& w) {
+// The rows' weights, less of runs that are further off than most are: beyond kBound deviations of
+// normal residuals with their median, a run pulls as hard as one that is just there [Huber 1964].
+// Kernels behind the `runs` were measured for the table, and count as they are.
+std::vector<double> bounded_weights(size_t runs, const std::vector<double>& r,
+                                    const std::vector<double>& w) {
   std::vector<std::pair<double, double>> sizes;
   double all = 0;
   for (size_t i = 0; i < runs; ++i) sizes.emplace_back(std::abs(r[i]), w[i]), all += w[i];
@@ -323,32 +326,10 @@ double median_deviation(size_t runs, const std::vector<double>& r, const std::ve
     if (below < all / 2) median = size;
     below += weight;
   }
-  return kOfMedian * std::max(kLeast, median);
-}
-
-// The rows' weights, less of runs that are further off than most are: beyond kBound deviations by
-// their median, a run pulls as hard as one that is just there [Huber 1964]. Kernels behind the
-// `runs` were measured for the table, and count as they are.
-std::vector<double> bounded_weights(size_t runs, const std::vector<double>& r,
-                                    const std::vector<double>& w) {
-  const double bound = kBound * median_deviation(runs, r, w);
+  const double bound = kBound * kOfMedian * std::max(kLeast, median);
   std::vector<double> bounded = w;
   for (size_t i = 0; i < runs; ++i) bounded[i] *= std::min(1.0, bound / std::abs(r[i]));
   return bounded;
-}
-
-// The deviation of rows of which least squares would be as sure as a bounded fit is of these runs
-// [Huber 1964, asymptotic variance]. A few that are far off hardly move it.
-double bounded_deviation(size_t runs, const std::vector<double>& r, const std::vector<double>& w) {
-  const double bound = kBound * median_deviation(runs, r, w);
-  double all = 0, inside = 0, squares = 0;
-  for (size_t i = 0; i < runs; ++i) {
-    const double size = std::abs(r[i]);
-    all += w[i];
-    inside += size <= bound ? w[i] : 0;
-    squares += w[i] * std::min(size, bound) * std::min(size, bound);
-  }
-  return inside > 0 ? std::sqrt(squares * all) / inside : 0;
 }
 
 // What a round minimises: squares of residuals and of ways from the start.
@@ -426,18 +407,15 @@ Fit Fitter::fit(const std::vector<bool>& given) const {
   const std::vector<double> w = parts.weights(used);
   const Range range = range_of(parts.options.constants, parts.measured_on);
   Point at{range.start, parts.residuals(range.start, used)};
-  double off = kTypical, prior = prior_weight(w, off);
+  double prior = prior_weight(w, kTypical);
   std::vector<double> bounded = w;
   const bool bound = parts.options.bounded;
   for (int round = 0; round < (bound ? kBoundedRounds : kRounds); ++round) {
     parts.descend(at, range, used, bounded, prior);
     if (bound) bounded = bounded_weights(parts.runs.size(), at.r, w);
-    off = bound ? bounded_deviation(parts.runs.size(), at.r, w) : parts.deviation(at.r, used, w);
-    prior = prior_weight(w, off);
+    prior = prior_weight(w, parts.deviation(at.r, used, w));
   }
-  Fit fit = parts.fit_at(at, range, used, w, off);
-  fit.deviation = parts.deviation(at.r, used, w);
-  return fit;
+  return parts.fit_at(at, range, used, w, prior);
 }
 
 void Fitter::Parts::descend(Point& at, const Range& range, const std::vector<bool>& used,
@@ -475,20 +453,19 @@ double Fitter::Parts::deviation(const std::vector<double>& r, const std::vector<
   return total > 0 ? std::sqrt(sum / total) : 0;
 }
 
-// What is told of the constants at x, with the residuals r of the rows that are used; one is
-// expected to be off by `residual`.
+// What is told of the constants at x, with the residuals r of the rows that are used.
 Fit Fitter::Parts::fit_at(const Point& at, const Range& range, const std::vector<bool>& used,
-                          const std::vector<double>& w, double residual) const {
+                          const std::vector<double>& w, double prior) const {
   const auto& [x, r] = at;
   const std::vector<double>& start = range.start;
   Fit fit;
-  const double prior = prior_weight(w, residual);
+  fit.deviation = deviation(r, used, w);
   const double weight = std::accumulate(w.begin(), w.end(), 0.0), effective = effective_rows(w);
   const Matrix normal =
       normal_equations(jacobian(x, range.most, used), r, w, x, start, prior).matrix;
   const Matrix covariance = inverse(normal);
   // As the prior takes it: rows without noise are not sure of what they do not tell.
-  const double off = std::max(kLeast, residual);
+  const double off = std::max(kLeast, fit.deviation);
   for (size_t p = 0; p < x.size(); ++p) {
     const double deviation = std::sqrt(covariance[p][p] * off * off * weight / effective);
     fit.constants.push_back({options.constants[p], std::exp(start[p]), std::exp(x[p]),
