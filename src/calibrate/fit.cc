@@ -174,7 +174,8 @@ struct Fitter::Parts {
     if (measured_on.device.peak("fp8").value > 0 || std::none_of(rows.begin(), rows.end(), is_fp8))
       return;
     throw_error(
-        "{}: {} has no fp8 products (peak_TFLOPs.fp8), and some were measured; leave their rows out",
+        "{}: {} has no fp8 products (peak_TFLOPs.fp8), and some were measured; leave their rows "
+        "out",
         measured_on.file, measured_on.device.name);
   }
   void set(cluster::Cluster& at, const std::vector<double>& logs) const {

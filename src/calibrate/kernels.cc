@@ -253,7 +253,8 @@ MeasuredKernels parse_kernels(std::string_view csv, const std::string& file,
                               const std::string& device) {
   Diagnostics diagnostics;
   MeasuredKernels read;
-  const std::vector<std::string_view> header = split(trim(without_bom(csv.substr(0, csv.find('\n')))), ',');
+  const std::vector<std::string_view> header =
+      split(trim(without_bom(csv.substr(0, csv.find('\n')))), ',');
   const auto is_of_kernels = [](std::string_view name) {
     return trim(name) == "kernel" || trim(name) == "\"kernel\"";
   };

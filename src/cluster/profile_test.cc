@@ -190,8 +190,8 @@ TEST_CASE("a version's gradients are written as they are read, of both kinds of 
     for (const int64_t of_bf16 : {2, 4, 8}) {
       CAPTURE(of_f16);
       CAPTURE(of_bf16);
-      const std::string both = fmt::format("gradient_bytes = {}\nbf16_gradient_bytes = {}\n", of_f16,
-                                           of_bf16);
+      const std::string both =
+          fmt::format("gradient_bytes = {}\nbf16_gradient_bytes = {}\n", of_f16, of_bf16);
       const Profile profile =
           parse_profile(replace_all(kProfile, "gradient_bytes = 8\n", both), "p.toml");
       const Profile again = parse_profile(to_toml(profile), "p.toml");
@@ -203,9 +203,9 @@ TEST_CASE("a version's gradients are written as they are read, of both kinds of 
 }
 
 TEST_CASE("constants that were not fitted are written with all their digits") {
-  const std::string text = replace_all(
-      replace_all(kProfile, "{ value = 0.5, source", "{ value = 0.123456789, source"),
-      "{ value = 3, source", "{ value = 2.7182818, source");
+  const std::string text =
+      replace_all(replace_all(kProfile, "{ value = 0.5, source", "{ value = 0.123456789, source"),
+                  "{ value = 3, source", "{ value = 2.7182818, source");
   CHECK(to_toml(parse_profile(text, "p.toml")) == text);
 }
 
