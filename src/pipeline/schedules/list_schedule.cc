@@ -22,8 +22,8 @@ PackedKey packed(const ListRules::Key& key) {
 // The work of one kind of one stage and replica, in order: what a rank looks at of the next action.
 struct Queue {
   PackedKey key = 0;
-  int32_t ready =
-      kNever;             // when what it waits for ends, as far as is known; kNever if none is left
+  // When what it waits for ends, as far as is known; kNever if none is left.
+  int32_t ready = kNever;
   int32_t room = kNever;  // it begins where no more than so many are alive
 };
 // Whose it is.
@@ -78,7 +78,7 @@ class ListScheduler {
  private:
   void add_queues(int32_t stage, int32_t replica) {
     const auto rank = static_cast<size_t>(schedule_.placement.rank_of(stage, replica));
-    at_.push_back(static_cast<uint32_t>(queues_[rank].size()));
+    queue_of_.push_back(static_cast<uint32_t>(queues_[rank].size()));
     for (const bool backward : {false, true}) {
       owners_[rank].push_back({stage, replica, backward});
       queues_[rank].emplace_back();
@@ -169,7 +169,7 @@ class ListScheduler {
     const int32_t next = owner.stage + (turns ? 0 : owner.backward ? -1 : 1);
     if (next < 0) return;
     const auto other = static_cast<size_t>(schedule_.placement.rank_of(next, owner.replica));
-    show_next(other, at_[static_cast<size_t>(owner.replica * stages_ + next)] +
+    show_next(other, queue_of_[static_cast<size_t>(owner.replica * stages_ + next)] +
                          (owner.backward || turns ? 1 : 0));
     if (!turns) look_at_[other] = std::min(look_at_[other], std::max(free_[other], free_[rank]));
   }
@@ -196,7 +196,7 @@ class ListScheduler {
   std::vector<std::vector<Queue>> queues_;    // [rank]
   std::vector<std::vector<Owner>> owners_;    // [rank][queue]
   std::vector<std::vector<uint32_t>> begun_;  // [rank] queues in order
-  std::vector<uint32_t> at_;                  // [replica][stage] F's queue, before B's
+  std::vector<uint32_t> queue_of_;            // [replica][stage] F's queue, before B's
   size_t left_ = 0;
   int32_t most_alive_ = 0;
 };
